@@ -147,7 +147,7 @@ def compare_tables(
     around = envelope(judged, measures, noise, **asked) if noise else None
     front = frontier(judged, np.union1d(parts.rows, recut.rows))
     scored, turned = turns(front, measures, around)
-    judge = Judge(front, measures, around)
+    judge = Judge(front, measures, around, recut.step)
     origins = judge.origins()
     damaged = [line for merging in alignment.merged for line in merging.damaged]
     damaged += [damage.line for damage in every.damaged] + list(around.damaged if around else ())

@@ -41,7 +41,13 @@ from anchorlib.diagnosis.judgement.changes import (
 )
 from anchorlib.diagnosis.judgement.noise import Covering, Envelope
 from anchorlib.diagnosis.judgement.origins import LIMIT, equal_learning
-from anchorlib.diagnosis.judgement.rounding import LEARNT, Resummations, severity
+from anchorlib.diagnosis.judgement.rounding import (
+    LEARNT,
+    Resummations,
+    Severity,
+    is_rest_of_terms,
+    severity,
+)
 from anchorlib.diagnosis.judgement.sparse_sums import INDICES
 from anchorlib.diagnosis.sizes import Measure, Measures
 from anchorlib.names import escape, join
@@ -72,12 +78,16 @@ _UNSEEN = (
 
 @dataclass(slots=True)
 class Classes:
-    """Finds the class of an origin, a row of A that differs although all its parents are equal."""
+    """Finds the class of an origin, a row of A that differs although all its parents are equal.
+
+    agreed: see `judge.Judge`.
+    """
 
     frontier: Frontier
     measures: Measures
     changes: Changes
     noise: Envelope | None = None
+    agreed: int | None = None
     skips: Skips = field(init=False)
     overflows: Overflows = field(init=False)
     starts: StartingValues = field(init=False)
@@ -422,9 +432,17 @@ class Classes:
             return "rounding", error.note
         if self.covering.excuses(row, pair, error):
             return "rounding", "the noise runs differ as much"
+        return self._added_up_again(row, row_b, measure, error)
+
+    def _added_up_again(
+        self, row: int, row_b: int, measure: Measure, error: Severity
+    ) -> tuple[str, str]:
+        """The class of a row beyond the rounding of one operation, by the terms that it sums."""
         resummed = self.resummations.of(row, row_b, measure, error.eps)
         if resummed is not None and resummed.rounding:
             return "rounding", resummed.note
+        if is_rest_of_terms(self.frontier, row, row_b):
+            return "rounding", "its bits show that its terms cancel; judged against them"
         notes = (error.note, resummed.note if resummed else "")
         return self._large(row, measure, "; ".join(filter(None, notes)))
 
@@ -434,15 +452,19 @@ class Classes:
         The step is the first that differs; False for rows of later steps, and for kinds other than
         values and gradients. Code that is written otherwise rounds several times where the other
         run rounds once, as a probability that is computed from logarithms: each rounds by its own
-        size.
+        size. Where the runs do work in other calls, whose records are not compared, what was made
+        of these differs as they do: that the whole step is equal was found before they were left
+        out.
         """
         a = self.frontier.alignment.a
         few = measure.eps <= EPS32 and measure.error_eps <= LIMIT
         first = int(a.step[self.frontier.alignment.a_row[self.measures.pair]].min())
         kind = a.tensors[a.tensor[row]].kind
-        if not few or a.phases[a.phase[row]] != TRAIN or a.step[row] != first:
+        if kind not in ("value", "grad", "pass_grad") or a.phases[a.phase[row]] != TRAIN:
             return False
-        if kind not in ("value", "grad", "pass_grad"):
+        if a.step[row] == self.agreed:
+            return True
+        if not few or a.step[row] != first:
             return False
         if self._equal_learning is None:
             self._equal_learning = equal_learning(self.frontier.alignment, self.measures, first)

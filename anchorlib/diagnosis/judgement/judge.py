@@ -37,19 +37,22 @@ class Judge:
     """Finds the origins of a comparison, with their classes and reasons.
 
     noise: how far apart noise runs are; None where there are no noise runs.
+    agreed: the step in which all that is judged was found equal but for rounding beside work that
+        the runs do in other calls (`origins.cuts`); None without such work.
     unplaced: for how many more origins the differing elements are located, which reads values.
     """
 
     frontier: Frontier
     measures: Measures
     noise: Envelope | None = None
+    agreed: int | None = None
     changes: Changes = field(init=False)
     classes: Classes = field(init=False)
     unplaced: int = 20
 
     def __post_init__(self) -> None:
         self.changes = Changes(self.frontier)
-        self.classes = Classes(self.frontier, self.measures, self.changes, self.noise)
+        self.classes = Classes(self.frontier, self.measures, self.changes, self.noise, self.agreed)
 
     def origins(self) -> list[Origin]:
         """The origins in order of execution.

@@ -45,10 +45,13 @@ class Cuts:
     """The pairs that differ because the two runs call modules differently for equal work.
 
     rows: A's rows of these pairs. modules: the names of the modules.
+    step: the first step that differs, in which all other records were found equal but for rounding;
+        None without such pairs.
     """
 
     rows: Array
     modules: tuple[str, ...] = ()
+    step: int | None = None
 
     def without(self, alignment: Alignment) -> Alignment:
         """Return the alignment with the pairs of this object marked as equal."""
@@ -83,7 +86,7 @@ def cuts(alignment: Alignment, measures: Measures) -> Cuts:
         if not modules or not (same_learning(first, modules) and goes_on(first, modules)):
             return none
     within = first.within(modules)[alignment.a.tensor[rows]]
-    return Cuts(rows[within], tuple(sorted(filter(None, modules))))
+    return Cuts(rows[within], tuple(sorted(filter(None, modules))), first.steps[0])
 
 
 def equal_learning(alignment: Alignment, measures: Measures, step: int) -> bool:

@@ -5,6 +5,7 @@ formats       the dtypes in which operations computed, coarser ones than their r
 conditioning  how many times a normalisation enlarges the rounding of its input
 logarithms    how far a logarithm rounds where it is near zero
 probabilities how far a binary cross entropy of probabilities may be from that of logits
+grids         the rest of terms that cancel, known by its bits
 resummation   a record computed once more in float64 from its recorded inputs
 benign        differences of bits that are no difference of values
 unused        values that differ only in elements on which no loss depends
@@ -16,6 +17,7 @@ moments       where a batch norm hides a fault, and its running moments show it
 
 from anchorlib.diagnosis.judgement.rounding.benign import Benign, benign, only_dead_ends
 from anchorlib.diagnosis.judgement.rounding.formats import LEARNT
+from anchorlib.diagnosis.judgement.rounding.grids import is_rest_of_terms
 from anchorlib.diagnosis.judgement.rounding.jumps import Jump, jump
 from anchorlib.diagnosis.judgement.rounding.moments import hidden_by_a_norm
 from anchorlib.diagnosis.judgement.rounding.resummation import Resummations
@@ -33,6 +35,7 @@ __all__ = [
     "Severity",
     "benign",
     "hidden_by_a_norm",
+    "is_rest_of_terms",
     "jump",
     "only_dead_ends",
     "severity",

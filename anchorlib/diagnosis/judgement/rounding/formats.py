@@ -28,6 +28,7 @@ __all__ = [
     "kind_of",
     "of_casts",
     "of_hardware",
+    "of_numbers",
     "of_parents",
     "type_eps",
     "widened",
@@ -135,6 +136,36 @@ def of_casts(frontier: Frontier, row: int, ops_b: Sequence[str]) -> float:
     if not casts or all(op.startswith(CAST) for op in ops_b[casts[0] :]):
         return 0.0
     return type_eps(frontier.alignment.a, parents[0])
+
+
+def of_numbers(frontier: Frontier, row: int, row_b: int, ops_b: Sequence[str]) -> float:
+    """The eps in which the gradient of a single number was added up by tensors of that eps; else 0.
+
+        logits = image @ text.T * scale.exp();   cross_entropy(logits.float(), target)
+
+    A tensor without dimensions, as a learnt temperature, has no part in deciding the type of a
+    result: what it multiplies stays in bfloat16, and so does the sum that is its gradient, although
+    the number and its gradient are stored in float32. That the sum is of low precision is known
+    where the gradient that it is made of is, or where both runs are under autocast and cast between
+    the two, and compute something behind the first cast.
+    """
+    a, b = frontier.alignment.a, frontier.alignment.b
+    if kind_of(frontier, row) not in ("grad", "pass_grad") or a.shapes[a.shape[row]]:
+        return 0.0
+    parents = [one for one in frontier.parents(row) if kind_of(frontier, one) == "grad"]
+    given = min((type_eps(a, parent) for parent in parents), default=0.0)
+    sides = ((header_of(a, row), frontier.ancestry(row).ops), (header_of(b, row_b), ops_b))
+    return max(given, min(_behind_a_cast(header, ops) for header, ops in sides))
+
+
+def _behind_a_cast(header: Mapping[str, Any], ops: Sequence[str]) -> float:
+    """The eps of autocast's type if operations of a gradient compute behind a cast; else 0."""
+    casts = [place for place, op in enumerate(ops) if op.startswith(CAST)]
+    behind = ops[casts[0] :] if casts else ()
+    computes = any(not op.startswith(CAST) and not VIEW.search(op) for op in behind)
+    names = str(header.get(AUTOCAST) or "").split("|")
+    low = [dtypes.DTYPES[name].eps or 0.0 for name in names if name in dtypes.DTYPES]
+    return max(low, default=0.0) if computes else 0.0
 
 
 def widened(frontier: Frontier, row: int) -> float:

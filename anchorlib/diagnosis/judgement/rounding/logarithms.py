@@ -9,6 +9,11 @@ size 1 does, times the factors by which it was multiplied afterwards. It is enou
 that one run takes a logarithm: the other may compute the record without one, as the sum of stored
 logarithms. The logarithm of the determinant of a matrix of order n is the sum of the logarithms of
 n pivots. Each of them rounds as a number of size 1 does, and their sum as one of size √n.
+
+    margin = (log p − log r) − (log q − log s)
+
+So does a difference of logarithms, however much of them cancels, as the probabilities of two models
+of which one is a copy of the other: the terms were rounded before they were subtracted.
 """
 
 from __future__ import annotations
@@ -24,13 +29,20 @@ from anchorlib.record import Edges
 
 __all__ = ["size_of_logarithms"]
 
-LOGARITHM = re.compile(r"^(Log|Log2|Log10|LinalgSlogdet)Backward\d*$")
+LOGARITHM = re.compile(
+    r"^(Log|Log2|Log10|LogSoftmax|Logsumexp|LinalgSlogdet|BinaryCrossEntropyWithLogits)Backward\d*$"
+)
+"""Operations that end in a logarithm. The last one is (1 − t)·x − log σ(x), which cancels where the
+model is sure: it rounds as its logits do."""
 FACTOR = re.compile(r"^(Mul|Div)Backward\d*$")
 NUMBER = re.compile(r"\bother=(?:tensor\()?(-?\d+(?:\.\d*)?(?:e[+-]?\d+)?)")
 KEEPING = re.compile(
-    r"^(Neg|Sum|Mean|View|UnsafeView|Reshape|Unsqueeze|Squeeze|Expand|Permute|Transpose|Clone|ToCopy)Backward\d*$"
+    r"^(Neg|Sum|Mean|View|UnsafeView|Reshape|Unsqueeze|Squeeze|Expand|Permute|Transpose|Clone|ToCopy"
+    r"|Select|Slice|Gather|Index|IndexSelect|NllLoss|NllLoss2D)Backward\d*$"
 )
 """Operations behind a logarithm that keep the size of its elements' errors, or add them up."""
+ADDING = re.compile(r"^(Add|Sub|Rsub)Backward\d*$")
+WHOLE = re.compile(r"\balpha=1(?:\.0)?(?:,|$)")
 
 
 def size_of_logarithms(frontier: Frontier, row: int, row_b: int) -> float:
@@ -82,25 +94,27 @@ def _factor(edges: Edges) -> float:
     """Return the number by which a logarithm was multiplied before it became the record.
 
     0.0 where no logarithm became the record. edges: how the record was computed.
+
+    Of several logarithms that were added or subtracted, the largest factor: the record rounds at
+    least as much as each of its terms.
     """
-    factor, place = 1.0, 0
-    arguments = edges.arguments or ("",) * len(edges.ops)
-    for _ in edges.ops:
-        if place >= min(len(edges.ops), len(edges.inputs), len(arguments)):
-            return 0.0  # stores may come from anyone
-        op = edges.ops[place]
-        if LOGARITHM.match(op):
-            return factor
+    count = min(len(edges.ops), len(edges.inputs), len(edges.arguments or edges.ops))
+    arguments = edges.arguments or ("",) * count
+    largest, looked_at = 0.0, {0: 1.0}
+    for place in range(count):  # backward runs an operation behind all that its result went into
+        factor, op = looked_at.get(place, 0.0), edges.ops[place]
+        if factor and LOGARITHM.match(op):
+            largest = max(largest, factor)
+            continue
         before = [source for source in edges.inputs[place] if source]
-        if len(before) != 1 or before[0] < 0:
-            return 0.0
         if FACTOR.match(op):
             number = NUMBER.search(arguments[place])
             by = abs(float(number[1])) if number else 0.0
-            if not by:
-                return 0.0
-            factor = factor * by if op.startswith("Mul") else factor / by
-        elif not KEEPING.match(op):
-            return 0.0
-        place = before[0]
-    return 0.0
+            factor = 0.0 if not by else factor * by if op.startswith("Mul") else factor / by
+        elif not KEEPING.match(op) and not (ADDING.match(op) and WHOLE.search(arguments[place])):
+            continue
+        if not factor or (len(before) != 1 and not ADDING.match(op)):
+            continue
+        for source in before:
+            looked_at[source] = max(factor, looked_at.get(source, 0.0))
+    return largest

@@ -24,6 +24,7 @@ from anchorlib.diagnosis.judgement.rounding.formats import (
     kind_of,
     of_casts,
     of_hardware,
+    of_numbers,
     of_parents,
     type_eps,
     widened,
@@ -117,6 +118,7 @@ def severity(
             widened(frontier, row),
             format_of_passes(((a, row), (b, row_b))),
             of_casts(frontier, row, ops_b),
+            of_number := of_numbers(frontier, row, row_b, ops_b),
             min(autocast_eps(header_of(*side), ops_b) for side in ((a, row), (b, row_b))),
         ),
     )
@@ -127,6 +129,8 @@ def severity(
     limit = (TOLERANCE if eps <= EPS32 else low) * _growth(frontier, row, ops)
     if measure.cosine_distance > eps**2:  # a factor on the whole record is no rounding of a norm
         limit *= conditioning(frontier, row)
+    if of_number > own:  # the operations before the cast computed wider
+        limit = min(limit, TOLERANCE_LOW_SUM)
     limit = max(limit, of_probabilities(frontier, row, ops, ops_b))
     error = absolute / (eps * scale) if scale else math.inf
     if kind_of(frontier, row) in UPDATES:

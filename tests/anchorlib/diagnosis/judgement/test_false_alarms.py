@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 import anchorlib
+from tests.diagnosis.workloads.base import digits
 
 Tensor = torch.Tensor
 GRADIENTS = ("*@grad", "*@pass_grad")
@@ -581,4 +582,91 @@ def test_a_loss_of_probabilities_loses_digits_and_no_more(tmp_path, form, weight
     clicked(tmp_path, "b", form=form, weight=weight)
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.origins[0].place.name == "loss"
+    assert found.verdict == verdict, found.sentence
+
+
+class Pairing(nn.Module):
+    """Two views of each sample, told apart by products that a learnt temperature multiplies."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.view = form, nn.Linear(24, 16)
+        self.temperature = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        one, other = (functional.normalize(self.view(each), dim=1) for each in (x, x.flip(1)))
+        exponent, products = self.temperature, one @ other.T
+        if self.form == "another slope":
+            exponent = 1.1 * exponent - 0.1 * exponent.detach()
+        if self.form == "divided":
+            return products / (-exponent).exp()
+        return products * exponent.exp()
+
+
+@pytest.mark.parametrize(
+    ("form", "verdict"), [("divided", "suspect"), ("another slope", "unexpected")]
+)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_what_multiplies_low_precision_has_a_gradient_of_low_precision(
+    tmp_path, seed, form, verdict
+):
+    """A tensor without dimensions widens nothing, although it is stored in float32."""
+    for run, own in (("a", "multiplied"), ("b", form)):
+        torch.manual_seed(seed)
+        model = Pairing(own)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        draw = torch.Generator().manual_seed(1)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                with torch.autocast("cpu", torch.bfloat16):
+                    logits = model(torch.randn(16, 24, generator=draw))
+                loss = functional.cross_entropy(logits.float(), torch.arange(16))
+                anchorlib.anchor(loss, "loss").backward()
+                optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == verdict, found.sentence
+
+
+def nearness(one: Tensor, other: Tensor) -> Tensor:
+    return 1 - (functional.normalize(one) * functional.normalize(other)).sum(1)
+
+
+def distance(one: Tensor, other: Tensor) -> Tensor:
+    return (functional.normalize(one) - functional.normalize(other)).square().sum(1) / 2
+
+
+def one_sided(one: Tensor, other: Tensor) -> Tensor:
+    return distance(one, other.detach())
+
+
+def slanted(one: Tensor, other: Tensor) -> Tensor:
+    return distance(one * torch.linspace(1, 1.1, one.shape[1]), other)
+
+
+@pytest.mark.parametrize(
+    ("form", "verdict"),
+    [(distance, "suspect"), (one_sided, "unexpected"), (slanted, "unexpected")],
+)
+@pytest.mark.parametrize("seed", [4, 5])
+def test_a_sum_of_what_was_left_out_as_other_work_may_cancel(tmp_path, seed, form, verdict):
+    """Two views nearly agree, so that what they hand back cancels in the gradient of a bias."""
+    images = digits()[0].flatten(1)
+    for run, own in (("a", nearness), ("b", form)):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 16))
+        nn.Linear(32, 4)  # which draws numbers, too
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        draw = torch.Generator().manual_seed(seed)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                x = images[torch.randint(0, len(images), (16,), generator=draw)]
+                one, other = model(x), model(x + 1e-3 * torch.randn(16, 64))
+                near = anchorlib.anchor(own(one, other), "near").mean()
+                (near + functional.softplus(-one.var(0)).mean()).backward()
+                optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.verdict == verdict, found.sentence

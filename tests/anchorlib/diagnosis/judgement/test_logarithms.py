@@ -142,6 +142,74 @@ def test_logarithms_that_one_run_alone_takes_round_as_numbers_of_size_one(tmp_pa
     assert found.verdict == verdict, found
 
 
+def in_pairs(kept: Tensor, lost: Tensor, kept_before: Tensor, lost_before: Tensor) -> Tensor:
+    return (kept.sum(1) - kept_before.sum(1)) - (lost.sum(1) - lost_before.sum(1))
+
+
+def by_model(kept: Tensor, lost: Tensor, kept_before: Tensor, lost_before: Tensor) -> Tensor:
+    return (kept - lost).sum(1) - (kept_before - lost_before).sum(1)
+
+
+def by_time(kept: Tensor, lost: Tensor, kept_before: Tensor, lost_before: Tensor) -> Tensor:
+    return -((lost - lost_before) - (kept - kept_before)).mean(1) * kept.shape[1]
+
+
+def steeper(*logarithms: Tensor) -> Tensor:
+    return 1.1 * in_pairs(*logarithms)
+
+
+def without_the_last(*logarithms: Tensor) -> Tensor:
+    return in_pairs(*(each[:, :-1] for each in logarithms))
+
+
+def moved(*logarithms: Tensor) -> Tensor:
+    return in_pairs(*logarithms) + 1e-4
+
+
+def smoothed(kept: Tensor, *others: Tensor) -> Tensor:
+    return in_pairs((kept.exp() + 1e-5).log(), *others)
+
+
+@pytest.mark.parametrize("low", [False, True], ids=["float32", "autocast"])
+@pytest.mark.parametrize(
+    ("form", "verdict"),
+    [
+        (by_model, "suspect"),
+        (by_time, "suspect"),
+        (steeper, "unexpected"),
+        (without_the_last, "unexpected"),
+        (moved, "unexpected"),
+        (smoothed, "unexpected"),
+    ],
+)
+def test_a_difference_of_logarithms_rounds_as_they_do(tmp_path, form, verdict, low):
+    """A model prefers one text to another, by how it has moved from what it was at first."""
+    for run, own in (("a", in_pairs), ("b", form)):
+        torch.manual_seed(0)
+        model, first = nn.Linear(12, 30), nn.Linear(12, 30)
+        first.load_state_dict(model.state_dict())
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        draw = torch.Generator().manual_seed(1)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            for _ in range(3):
+                kept, lost = torch.randn(2, 8, 9, 12, generator=draw)
+                tokens = torch.randint(0, 30, (8, 9, 1), generator=draw)
+                told = []
+                for each, rests in ((model, False), (first, True)):
+                    for x in (kept, lost):
+                        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+                            scores = each(x)
+                        scores = (scores.detach() if rests else scores).float()
+                        told.append(scores.log_softmax(-1).gather(2, tokens)[..., 0])
+                margin = anchorlib.anchor(own(*told), "margin")
+                optimizer.zero_grad()
+                anchorlib.anchor(-nn.functional.logsigmoid(margin).mean(), "loss").backward()
+                optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == verdict, found.sentence
+
+
 @pytest.mark.parametrize("number", ["1.2.3", "-", "e", "--1", "1e", "tensor(", "", "0"])
 @pytest.mark.parametrize("inputs", [((1,), (-1,)), ((1,),), ((7,),), ()])
 def test_arguments_and_inputs_that_anyone_may_have_written_are_read_without_a_fault(number, inputs):
@@ -157,3 +225,33 @@ def test_arguments_and_inputs_that_anyone_may_have_written_are_read_without_a_fa
         arguments=(f"other={number}", ""),
     )
     assert _factor(edges) in (0.0, 1.0, 1.2)
+
+
+def of_logits(scores: Tensor, truth: Tensor) -> Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(scores, truth, reduction="none")
+
+
+def of_softplus(scores: Tensor, truth: Tensor) -> Tensor:
+    return nn.functional.softplus((1 - 2 * truth) * scores)
+
+
+def of_more(scores: Tensor, truth: Tensor) -> Tensor:
+    return of_softplus(scores, truth) + 1e-5
+
+
+@pytest.mark.parametrize(("form", "verdict"), [(of_softplus, "suspect"), (of_more, "unexpected")])
+def test_a_cross_entropy_of_sure_logits_rounds_as_a_number_of_size_one(tmp_path, form, verdict):
+    for run, own in (("a", of_logits), ("b", form)):
+        torch.manual_seed(0)
+        truth = torch.randint(0, 2, (32, 10)).float()
+        model = nn.Linear(10, 10)
+        with torch.no_grad():
+            model.weight.copy_(8 * torch.eye(10))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            told = model(2 * truth - 1)
+            anchorlib.anchor(own(told, truth).sum(1).mean(), "loss").backward()
+            optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == verdict, found.sentence

@@ -65,3 +65,81 @@ def test_a_power_of_two_that_is_taken_off_again_is_no_difference(tmp_path, every
 def test_a_power_of_two_that_reaches_the_optimizer_is_a_fault(tmp_path, everything, changes):
     found = compared(tmp_path, everything=everything, **changes)
     assert found.verdict == "unexpected", found.sentence
+
+
+def added_up(  # a training is told by these
+    store,
+    run: str,
+    *,
+    passes: int,
+    scale: float,
+    taken_off: float,
+    low: bool,
+    everything: bool = True,
+    clip: float = 1e6,
+) -> None:
+    """A training in several passes, whose gradients grow from step to step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*" if everything else None, optimizer=optimizer)
+        for step in range(3):
+            optimizer.zero_grad()
+            for _ in range(passes):
+                with torch.autocast("cpu", torch.bfloat16, enabled=low):
+                    made = model(torch.randn(16, 8, generator=draw))
+                loss = made.float().square().mean() * (step + 1)
+                anchorlib.anchor(loss, "loss")
+                (loss * scale).backward()
+            for parameter in model.parameters():
+                parameter.grad.div_(taken_off)
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+
+
+@pytest.mark.parametrize("everything", [True, False], ids=["everything", "by default"])
+@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("low", [False, True], ids=["float32", "autocast"])
+@pytest.mark.parametrize("scale", [3.0, 1000.0, 0.3])
+def test_any_number_that_is_taken_off_again_is_rounding(tmp_path, scale, low, passes, everything):
+    plain = {"passes": passes, "low": low, "everything": everything, "scale": 1.0, "taken_off": 1.0}
+    added_up(tmp_path, "a", **plain)
+    added_up(tmp_path, "b", **plain | {"scale": scale, "taken_off": scale})
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "suspect", found.sentence
+    assert all(origin.cls == "rounding" for origin in found.origins)
+    assert anchorlib.compare("b", "a", store=tmp_path).verdict == "suspect"
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("taken_off", [1.0, 47.9, 48.5])
+def test_any_number_that_reaches_the_optimizer_is_a_fault(tmp_path, taken_off, passes):
+    plain = {"passes": passes, "low": False, "scale": 1.0, "taken_off": 1.0}
+    added_up(tmp_path, "a", **plain)
+    added_up(tmp_path, "b", **plain | {"scale": 48.0, "taken_off": taken_off})
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "unexpected", found.sentence
+    assert anchorlib.compare("b", "a", store=tmp_path).verdict == "unexpected"
+
+
+@pytest.mark.parametrize("everything", [True, False], ids=["everything", "by default"])
+@pytest.mark.parametrize("clip", [0.5, 5.0])
+def test_any_number_that_clipping_hides_in_growing_gradients_is_a_fault(tmp_path, clip, everything):
+    """With the larger limit one run's first gradients are not cut yet."""
+    plain = {"passes": 1, "low": False, "everything": everything, "clip": clip, "taken_off": 1.0}
+    added_up(tmp_path, "a", **plain, scale=1.0)
+    added_up(tmp_path, "b", **plain, scale=3000.0)
+    for pair in ("ab", "ba"):
+        found = anchorlib.compare(*pair, store=tmp_path)
+        assert found.verdict == "unexpected", found.sentence
+
+
+@pytest.mark.parametrize("clip", [1e-2, 0.5])
+def test_any_number_that_clipping_hides_is_a_fault(tmp_path, clip):
+    plain = {"everything": True, "taken_off": 1.0, "clip": clip, "late": False}
+    trained(tmp_path, "a", **plain, scale=1.0)
+    trained(tmp_path, "b", **plain, scale=48.0)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "unexpected", found.sentence
