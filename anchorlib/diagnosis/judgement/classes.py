@@ -422,7 +422,7 @@ class Classes:
             )
             return "not_rounding", f"{share} differ, and integers do not round"
         row_b = int(self.frontier.alignment.b_row[pair])
-        ops_b = tuple(op.name for op in self.changes.operations(row, elsewhere=True)[1])
+        ops_b = tuple(op.name for op in self.changes.calls.operations(row, elsewhere=True)[1])
         error = severity(self.frontier, row, row_b, measure, ops_b)
         if np.isnan(error.error):
             return "rounding", "no values were kept; its size is not known"
@@ -532,7 +532,7 @@ class Classes:
         front = self.frontier
         a, b = front.alignment.a, front.alignment.b
         mine, other = a.shapes[a.shape[row]], b.shapes[b.shape[front.alignment.b_row[pair]]]
-        ops = [[one.name for one in side] for side in self.changes.operations(row)]
+        ops = [[one.name for one in side] for side in self.changes.calls.operations(row)]
         samples = len(mine) == len(other) and mine[1:] == other[1:] and ops[0] == ops[1]
         carried = any(
             link.kind == "value" and link.steps_back for link in front.ancestry(row).parents

@@ -202,7 +202,7 @@ class Judge:
         changed = (self.changes.given if outside else self.changes.of)(row, measure)
         if cls == "not_rounding" and not name_a_change(changed):
             changed = (*self.changes.unkept(row), *changed)
-        ops = ((), ()) if outside else self.changes.operations(row)
+        ops = ((), ()) if outside else self.changes.calls.operations(row)
         return Origin(
             place=place_at(front.alignment.a, row),
             cls=cls,
@@ -213,7 +213,7 @@ class Judge:
             why=reason(front, segment, measure, note, changed, outside=outside),
             amongst=segment.amongst,
             where=self._where(pair),
-            orphaned=bool(front.orphaned[row]) or bool(self.changes.made_of_alone(row)),
+            orphaned=bool(front.orphaned[row]) or bool(self.changes.calls.made_of_alone(row)),
             changed=changed,
             ops_a=tuple(op.name for op in ops[0]),
             ops_b=tuple(op.name for op in ops[1]),

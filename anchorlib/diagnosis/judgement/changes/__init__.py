@@ -1,6 +1,10 @@
 """What B does otherwise at an origin, as far as the records and headers of both runs show it.
 
 changes       the answer, put together from all files below
+calls         the forward calls that made a record, and their operations in both runs
+compositions  what one run alone computes a record from, and by which operations
+multiples     the factor by which B's record is a multiple of A's
+optimizer_settings  settings of the optimizers that differ up to an update
 stated        where both runs state that a formula differs, behind earlier rounding
 operations    operations between a record and its parents
 absences      records that one run alone has

@@ -1,0 +1,230 @@
+"""The forward calls whose operations made a record, and what both runs state of these calls.
+
+A value is made by one call; a gradient comes back from each call that used its tensor. What a call
+was computed from, and by which operations, stands in its edges (`anchorlib.record.Edges`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import Frontier, Lineage, between
+from anchorlib.diagnosis.judgement.changes.operations import MOVING, Operation
+from anchorlib.diagnosis.pairing import Table, compiled, opaque, with_operations
+from anchorlib.names import escape
+from anchorlib.record import Edges, Parent
+
+__all__ = ["Call", "Calls", "recorded"]
+
+
+class Call(NamedTuple):
+    """The coordinates of a forward call, by which its stored edges are found in one run.
+
+    Edges say from which records and by which operations the call's result was computed.
+    """
+
+    rank: int
+    name: str
+    step: int
+    pass_index: int
+    call: int
+    phase: str
+    attempt: int
+
+
+@dataclass(slots=True)
+class Calls:
+    """Finds the calls that made a row of A's table and its partner in B, and their operations.
+
+    names: A's names → B's, where they differ.
+    known: every name that A uses, as B calls it, and every name that B uses.
+    """
+
+    frontier: Frontier
+    names: dict[str, str] = field(init=False)
+    known: tuple[set[str], set[str]] = field(init=False)
+    _lineages: dict[tuple[int, int], Lineage] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        alignment = self.frontier.alignment
+        self.names = {renaming.a: renaming.b for renaming in alignment.renamed}
+        a, b = _names_of(alignment.a), _names_of(alignment.b)
+        self.known = ({self.names.get(name, name) for name in a}, b)
+
+    def kind(self, row: int) -> str:
+        a = self.frontier.alignment.a
+        kind: str = a.tensors[a.tensor[row]].kind
+        return kind
+
+    def operations(
+        self, row: int, *, elsewhere: bool = False
+    ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+        """The operations of A and of B between a row and its parents, without moves of bits.
+
+        elsewhere: whether to take them from another call where this call has no operations.
+        """
+        both: tuple[list[Operation], list[Operation]] = ([], [])
+        for calls in self.of(row):
+            for run, call in enumerate(self.followed(calls) if elsewhere else calls):
+                both[run].extend(self.between(run, call, row))
+        a, b = (tuple(one for one in ops if not MOVING.match(one.name)) for ops in both)
+        return a, b
+
+    def made_of_alone(self, row: int) -> str:
+        """Return the names of parents of B's record that A did not record, as text.
+
+        "" without any.
+        """
+        alignment = self.frontier.alignment
+        if alignment.a.tensors[alignment.a.tensor[row]].kind != "value" or not len(
+            alignment.only_b
+        ):
+            return ""
+        b = alignment.b
+        paired = {
+            b.tensors[number].name for number in np.unique(b.tensor[alignment.b_row]).tolist()
+        }
+        only = {b.tensors[number].name for number in np.unique(b.tensor[alignment.only_b]).tolist()}
+        statements = [self.edges(1, two) for _, two in self.of(row)]
+        parents = dict.fromkeys(
+            parent.name for edges in statements if edges for parent in edges.parents
+        )
+        return ", ".join(escape(name) for name in parents if name in only - paired)
+
+    def of(self, row: int) -> Iterator[tuple[Call, Call]]:
+        """Yields the forward calls whose operations made this row, as (call in A, call in B).
+
+        A value has one; a gradient has one for each use of its tensor from which it comes back.
+        """
+        alignment = self.frontier.alignment
+        at = int(np.searchsorted(alignment.a_row, row))
+        call_a = _call(alignment.a, row)
+        call_b = _call(alignment.b, int(alignment.b_row[at]))
+        if alignment.a.tensors[alignment.a.tensor[row]].kind == "value":
+            yield call_a, call_b
+            return
+        for link in self.frontier.ancestry(row).parents:
+            if link.saved or link.kind != "grad" or link.steps_back or link.call is None:
+                continue
+            later = link.pass_index - call_a.pass_index
+            yield (
+                call_a._replace(name=link.name, pass_index=link.pass_index, call=link.call),
+                call_b._replace(
+                    name=self.names.get(link.name, link.name),
+                    pass_index=call_b.pass_index + later,
+                    call=link.call,
+                ),
+            )
+
+    def followed(self, calls: tuple[Call, Call]) -> tuple[Call, Call]:
+        """Return the calls, or calls of the same name that state operations in both runs.
+
+        Under `no_grad`, the edges of a module's output name the module and no operations. The
+        operations are stated where the module is called with gradients.
+        calls: the call in A and in B.
+        """
+        statements = [self.edges(run, call) for run, call in enumerate(calls)]
+        if not any(edges is not None and opaque(edges.ops) for edges in statements):
+            return calls
+        stated: list[Call] = []
+        tables = (self.frontier.alignment.a, self.frontier.alignment.b)
+        for table, call in zip(tables, calls, strict=True):
+            edges = with_operations(table, call.rank, call.name)
+            if edges is None:
+                return calls
+            stated.append(
+                call._replace(
+                    step=edges.step,
+                    pass_index=edges.pass_index,
+                    call=edges.call,
+                    phase=edges.phase,
+                    attempt=edges.attempt,
+                )
+            )
+        return stated[0], stated[1]
+
+    def between(self, run: int, call: Call, row: int) -> list[Operation]:
+        """The operations of a call that lie between the row's tensor and the call's result."""
+        edges = self.edges(run, call)
+        if edges is None or compiled(edges.ops) or opaque(edges.ops):
+            return []
+        a = self.frontier.alignment.a
+        own = a.tensors[a.tensor[row]]
+        name = self.names.get(own.name, own.name) if run else own.name
+        places: Sequence[int] = range(len(edges.ops))
+        numbers = [n for n, parent in enumerate(edges.parents, 1) if parent.name == name]
+        if own.kind != "value" and numbers:
+            places = sorted({place for number in numbers for place in between(edges, number)})
+        texts = edges.arguments or ("",) * len(edges.ops)
+        return [Operation(edges.ops[place], texts[place]) for place in places]
+
+    def edges(self, run: int, call: Call) -> Edges | None:
+        """Return the stored edges of a call in A (0) or B (1); None where the run has none."""
+        lineage = self._lineages.get((run, call.rank))
+        if lineage is None:
+            table = (self.frontier.alignment.a, self.frontier.alignment.b)[run]
+            lineage = Lineage(table.edges.get(call.rank, ()))
+            self._lineages[run, call.rank] = lineage
+        return lineage.edges(
+            call.name,
+            step=call.step,
+            pass_index=call.pass_index,
+            call=call.call,
+            phase=call.phase,
+            attempt=call.attempt,
+        )
+
+    def is_handed_on(self, row: int, run: int) -> bool:
+        """Return whether a run's edges say that a value is another record's tensor, renamed."""
+        if self.kind(row) != "value":
+            return False
+        statements = (self.edges(run, self.followed(calls)[run]) for calls in self.of(row))
+        return any(
+            edges and edges.parents and not (edges.ops or edges.missing) for edges in statements
+        )
+
+    def is_cut_elsewhere(self, row: int) -> bool:
+        """Return whether a row has a parent in one run that the other run never names.
+
+        The operations between the same two records then belong to two values in one run, and to one
+        value in the other run.
+        """
+        for calls in self.of(row):
+            parents = [
+                {parent.name for parent in recorded(edges)} if edges else set()
+                for edges in (self.edges(run, call) for run, call in enumerate(calls))
+            ]
+            parents[0] = {self.names.get(name, name) for name in parents[0]}
+            if parents[0] - self.known[1] or parents[1] - self.known[0]:
+                return True
+        return False
+
+
+def recorded(edges: Edges) -> list[Parent]:
+    """Return those parents in stored edges that are not parameters."""
+    return [parent for parent in edges.parents if parent.call is not None]
+
+
+def _names_of(table: Table) -> set[str]:
+    """Return every name that a run uses, for its recorded tensors and in its stored edges."""
+    statements = (edges for some in table.edges.values() for edges in some)
+    return {tensor.name for tensor in table.tensors}.union(
+        *({edges.name, *(parent.name for parent in edges.parents)} for edges in statements)
+    )
+
+
+def _call(table: Table, row: int) -> Call:
+    tensor = table.tensors[table.tensor[row]]
+    return Call(
+        rank=tensor.rank,
+        name=tensor.name,
+        step=int(table.step[row]),
+        pass_index=int(table.pass_index[row]),
+        call=int(table.call[row]),
+        phase=table.phases[table.phase[row]],
+        attempt=int(table.attempt[row]),
+    )
