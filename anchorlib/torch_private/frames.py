@@ -64,8 +64,9 @@ _inner_call = frame_code(
 _profiled = frame_code(
     "torch.optim.Optimizer.profile_hook_step",
     "the frame of an optimizer's step",
-    "operations of optimizers that are not torch's are traced as user code",
-    AffectedPrograms.TRACED,
+    "a step that calls the step of its base class counts as two, and operations of optimizers that "
+    "are not torch's are traced as user code",
+    AffectedPrograms.EAGER,
     Optimizer.step,
 )
 

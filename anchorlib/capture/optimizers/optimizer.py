@@ -19,6 +19,7 @@ from anchorlib.capture.dynamo_marks import never_traced
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.naming import state_values, tensor_of, why_no_tensor
 from anchorlib.capture.optimizers.amp import ScalerHooks, fused_scaling
+from anchorlib.capture.optimizers.nested_steps import is_nested_step
 from anchorlib.capture.own_hooks import OwnHook, hang_after_steps, hang_before_step
 from anchorlib.capture.recording import UNSCALED, Plan, ScaleAndFlags, Stream
 from anchorlib.errors import OptionError
@@ -221,7 +222,9 @@ class _BeforeStep(OwnHook):
     def __call__(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        return self._watch.begins(args, kwargs) if self._watch.of() is optimizer else None
+        if self._watch.of() is not optimizer or is_nested_step(optimizer):
+            return None
+        return self._watch.begins(args, kwargs)
 
 
 def _due(streams: tuple[Stream, ...], step: int) -> bool:
@@ -249,7 +252,7 @@ class StepHook:
 
     @never_traced
     def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if self._observer.closed:
+        if self._observer.closed or is_nested_step(optimizer):
             return
         self._scaler.stepping(optimizer)
         for watch in self._watches(optimizer):

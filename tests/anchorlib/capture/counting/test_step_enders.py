@@ -320,3 +320,37 @@ def test_forwards_without_gradients_are_no_passes_of_a_step(caplog):
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
     assert said(caplog) == ["2 steps of 1 pass, ended by SGD"]
+
+
+class Clipped(torch.optim.SGD):
+    """An optimizer as people write them: it does something, and lets its base class step."""
+
+    def step(self, closure=None):
+        parameters = [one for group in self.param_groups for one in group["params"]]
+        nn.utils.clip_grad_norm_(parameters, 0.5)
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("with_closure", [False, True])
+def test_a_step_that_calls_the_step_of_its_base_class_is_one_step(tmp_path, with_closure):
+    torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)  # torch hooks SGD's step from here on
+    model = nn.Linear(4, 3)
+    optimizer = Clipped(model.parameters(), lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.randn(2, 4)).square().mean()
+        loss.backward()
+        return loss
+
+    with anchorlib.start("run", store=tmp_path, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for _ in range(3):
+            if with_closure:
+                optimizer.step(closure)
+            else:
+                closure()
+                optimizer.step()
+    run = anchorlib.open_run("run", tmp_path)
+    for selector in ("output@value", "weight@grad", "weight@updated", "weight@pass_grad"):
+        assert list(run[selector].columns["step"]) == [0, 1, 2], selector
