@@ -65,7 +65,7 @@ class Inbox:
     def first(self, timeout: float) -> bytes | None:
         """Waits for the first request and returns it; None where the stream ended before it.
 
-        Raises a Refusal where no request comes within `timeout` seconds.
+        Raises a Refusal where no request comes within `timeout` seconds, or `end` was called.
         """
         batch = self._take(Patience(timeout, Kind.STALLED), 1)
         return batch[0] if batch else None

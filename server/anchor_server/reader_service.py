@@ -109,7 +109,8 @@ class ReaderService:
     def _archived(self, key: str, inside: str, offset: int, length: int) -> GetReply:
         """Answers Get for a file of a run that is no longer in the store, from the run's archive.
 
-        key: as the reader asked. inside: the key with links resolved.
+        key: as the reader asked. inside: the key with links resolved. Raises a Refusal where no
+        archive has the file.
         """
         data = self._archive.get(inside, offset, length)
         if data is None:
@@ -157,7 +158,8 @@ class ReaderService:
     def _may_read(self, grant: Grant, top: str) -> bool:
         """Returns whether the caller may read a run or file of the store.
 
-        top: its folder's name. Where that is a link, the caller needs the right to its target too.
+        grant: the caller's rights. top: the name of the run's folder, or of the file, at the top of
+        the store. Where that is a link, the caller needs the right to its target too.
         """
         path = self._root / top
         if path.is_symlink() and not grant.may(

@@ -25,7 +25,7 @@ PACE_SECONDS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """What is known of one open stream at this moment.
+    """What is known of one open stream (Push call of a trainer) at this moment.
 
     since_ns: when the stream began; last_seen_ns: when its client last sent something; both in
         nanoseconds since the epoch.
@@ -124,7 +124,7 @@ class Seat:
 
 
 class Roster:
-    """The entries (seats) of all open streams; thread-safe."""
+    """The entries (seats) of all open streams, that is, Push calls of trainers; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
