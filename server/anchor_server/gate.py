@@ -103,7 +103,7 @@ class Gate(grpc.ServerInterceptor):
         return "" if grant is None else grant.name
 
     def check(self, context: grpc.ServicerContext, right: Right, run: str | None) -> Grant:
-        """Checks that `right` to `run` is among the rights of a call's caller; returns these rights.
+        """Checks that the caller of a call has `right` to `run`; returns all rights of the caller.
 
         run: None stands for files that belong to no run. Raises a Refusal for an unknown caller,
         for one without that right, and for any right but reading while the collector is read-only.

@@ -90,17 +90,19 @@ class Meter:
         ] = {}  # bytes that may come, and the time of that count
 
     def check(self, whose: str, rate: int | None) -> None:
-        """Raises a Refusal where a stream may not begin now: its bucket is less than half full.
+        """Raises a Refusal where a stream may not begin now: its token bucket is under half full.
 
-        whose: the bucket's name, in words. rate: its bytes a second; None is no limit.
+        whose: the name of the token bucket, as "streams of token 'a'". rate: its bytes a second;
+            None is no limit.
         """
         if rate is not None and self._spend(whose, rate, 0) < rate * _BURST_SECONDS / 2:
             raise _too_fast(whose, rate)
 
     def spend(self, whose: str, rate: int | None, nbytes: int) -> None:
-        """Takes bytes that arrived from a bucket; raises a Refusal where it held fewer.
+        """Takes the bytes that arrived out of a token bucket; raises a Refusal where it held fewer.
 
-        whose: the bucket's name, in words. rate: its bytes a second; None is no limit.
+        whose: the name of the token bucket, as "streams of token 'a'". rate: its bytes a second;
+            None is no limit.
         """
         if rate is not None and self._spend(whose, rate, nbytes) < 0:
             raise _too_fast(whose, rate)

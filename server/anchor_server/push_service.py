@@ -149,7 +149,7 @@ class PushService:
                 inbox.end(Refusal(Kind.STOPPING, _STOPPING))
 
     def look_again(self) -> None:
-        """Ends the streams of clients that have lost their right to write.
+        """Ends the streams (Push calls) of clients that have lost their right to write.
 
         It is called when the access file has changed.
         """

@@ -178,7 +178,7 @@ class RankHolders:
         check_author(self._store, grant, hello.run, anew=hello.overwrite)
 
     def wait_idle(self, timeout: float) -> bool:
-        """Waits at most `timeout` seconds until no stream holds a rank.
+        """Waits at most `timeout` seconds until no stream (Push call) holds a rank.
 
         Returns whether none does.
         """

@@ -58,7 +58,7 @@ class ArchiveTally:
         self.failing = {run: why for run, why in self.failing.items() if run in due}
 
     def took(self, run: str, nbytes: int) -> None:
-        """Counts a run that was archived, and removes it from `due` and `failing`."""
+        """Counts a run of `nbytes` bytes as archived; removes it from `due` and `failing`."""
         self.runs += 1
         self.bytes += nbytes
         self.looked([name for name in self.due if name != run])

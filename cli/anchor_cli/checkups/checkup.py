@@ -126,9 +126,10 @@ def _nonfinite(run: Run) -> Iterator[CheckResult]:
 
 
 def _among_ranks(run: Run) -> Iterator[CheckResult]:
-    """Yields a warning for each of the first three ranks whose records differ from the others'.
+    """Yields a warning for each group of ranks that differ from the other ranks in the same way.
 
-    They are found by digests and summaries; no values are read.
+    At most three, in the order of the first records that differ. They are found by digests and
+    summaries; no values are read. Nothing is yielded for a run of one rank.
     """
     if len(run.ranks) < 2:
         return

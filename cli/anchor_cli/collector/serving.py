@@ -43,7 +43,11 @@ def say_problems(plan: CollectorPlan, *, as_json: bool) -> ExitCode:
 
 
 def collect(plan: CollectorPlan, signals: Signals, *, as_json: bool) -> ExitCode:
-    """Runs the collector of a plan until a signal ends it; returns the exit code."""
+    """Runs the collector of a plan until a signal ends it; returns the exit code.
+
+    That is 0, or 2 where the port cannot be bound. Raises OptionError, MissingExtraError or
+    StoreError where the plan's settings cannot be used.
+    """
     from anchor_server import allow_files
 
     shown = plan.shown

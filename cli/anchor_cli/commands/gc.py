@@ -138,8 +138,9 @@ class _Removals:
     def remove(self, keeper: Keeper, run: RunFacts, problems: list[str]) -> None:
         """Removes a run, unless records were written to it since its age was read.
 
-        Where it cannot be removed, appends the reason to `problems`. Raises CollectorError where no
-        other run could be removed either.
+        Where it cannot be removed, appends the reason to `problems`; a run that is gone by now, or
+        is in its archive alone, is passed over. Raises CollectorError where no other run could be
+        removed either.
         """
         from anchorlib.errors import (
             CollectorError,

@@ -114,8 +114,9 @@ def _check_whole(stored_run: FoundRun) -> None:
 class _Rank:
     """The result of examining and repairing one rank.
 
-    rows: how many rows it has; lost: rows that are lost; bare: rows that keep only their summary.
-    remade: files that were made again. problems: other damage, in words.
+    rows: how many rows (records) it has; lost: how many of these are damaged beyond use; bare:
+    how many others lost their values and keep only their summary. remade: how many files of metadata were made
+    again, or would be. problems: other damage, in words. damaged: whether any damage was found.
     """
 
     rank: int
@@ -264,7 +265,7 @@ class _Repair:
         return f"; `anchor repair {self.run} --as NAME` records its sound rows once more"
 
     def lines(self) -> Iterator[str]:
-        """Yields the lines to print about the repair."""
+        """Yields the lines to print: interrupted removals, dropped ranks, then a line a rank."""
         if self.ended and self.dry:
             yield f"{counted(self.ended, 'interrupted removal')} would be ended"
         for rank in self.dropped:

@@ -63,7 +63,8 @@ def _texts(part: dict[str, list[Any]]) -> Iterator[Sequence[str]]:
 def _mapped(values: Sequence[Any], into: Callable[[Any], Any]) -> list[Any]:
     """Applies `into` to each value of a column and returns the results.
 
-    For strings, which repeat a lot, `into` is called once for each distinct value.
+    values: at least one. For strings, which repeat a lot, `into` is called once for each distinct
+    value.
     """
     if not isinstance(values[0], str):
         return [into(value) for value in values]
