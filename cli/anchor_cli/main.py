@@ -202,8 +202,8 @@ def _command() -> typer.core.TyperGroup:
 def _usage(error: typer.TyperException, arguments: Sequence[str]) -> str:
     """Returns an error of usage as one line, which ends with the command that shows the help.
 
-    arguments: the command line. It says which command was meant where the error does not, as where
-    an option has no value.
+    arguments: the words of the command line; they say which command was meant where the error does
+    not, as where an option has no value.
     """
     message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)

@@ -73,8 +73,9 @@ class Inbox:
     def batches(self, patience: Callable[[], Patience]) -> Iterator[list[bytes]]:
         """Yields batches of the requests that have arrived, until the stream ends.
 
-        patience: called before each batch; returns how long the client may send nothing now.
-        Raises a Refusal where nothing came for longer, or where `end` was called.
+        A batch has at most 8 requests. patience: called before each batch; returns how long the
+        client may send nothing now. Raises a Refusal where nothing came for longer, or, once all
+        arrived requests were yielded, where `end` was called.
         """
         while batch := self._take(patience(), _BATCH):
             yield batch

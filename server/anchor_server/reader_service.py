@@ -75,9 +75,10 @@ class ReaderService:
             self._refuse(context, error, message)
 
     def list(self, message: bytes, context: grpc.ServicerContext) -> bytes:
-        """Answers List: the names in a folder, as many as one reply carries.
+        """Answers List: the names in a folder, as many as one reply carries; none for no folder.
 
-        There are none where the folder is missing.
+        Names of folders end in "/". At the top of the store only runs are named that the caller may
+        read.
         """
         try:
             request = self._parsed(ListRequest, message)

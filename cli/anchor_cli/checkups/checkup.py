@@ -81,7 +81,10 @@ def _gaps(run: Run) -> Iterator[CheckResult]:
 
 
 def _silent(run: Run) -> Iterator[CheckResult]:
-    """Yields a warning where tensors that were to be recorded have no record."""
+    """Yields a warning that names all tensors that were registered or lost, and have no record.
+
+    Nothing is yielded where every tensor has a record.
+    """
     clauses = list(clauses_of(Gaps(run).unrecorded()))
     clauses += [f"{name} has no record" for name in _empty(run)]
     if clauses:

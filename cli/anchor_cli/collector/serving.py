@@ -28,7 +28,10 @@ _GRACE = 30.0  # seconds that streams and readers have to end after a signal
 
 
 def say_problems(plan: CollectorPlan, *, as_json: bool) -> ExitCode:
-    """Prints what would prevent the start of a collector, for `--check`; returns the exit code."""
+    """Prints what would prevent the start of a collector, for `--check`; returns the exit code.
+
+    That is 2 where something would, else 0; then remarks and the address are printed.
+    """
     problems = plan.problems()
     if as_json:
         document({"starts": not problems, "problems": problems})

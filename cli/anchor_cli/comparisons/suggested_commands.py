@@ -134,7 +134,7 @@ def _is_place(run: str) -> bool:
 
 
 def _place_of(run: str, store: str) -> str | None:
-    """Returns the store of a run, from its path or URL or else `store`; None for the default."""
+    """Returns the store of a run, from its path or URL, else `store`; None for the default one."""
     if "://" in run:
         return run.rpartition("/")[0]
     if _is_place(run):

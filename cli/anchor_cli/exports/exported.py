@@ -69,7 +69,7 @@ class ExportedPoints(NamedTuple):
     histograms: int = 0
 
     def plus(self, point: Point) -> ExportedPoints:
-        """Returns the counts with `point` counted too."""
+        """Returns the counts with `point` added, as a scalar or as a histogram."""
         if isinstance(point.value, float):
             return self._replace(scalars=self.scalars + 1)
         return self._replace(histograms=self.histograms + 1)
@@ -83,7 +83,7 @@ class ExportedPoints(NamedTuple):
 class Exported:
     """What is to be exported of a run: the selected series, and a comparison with another run.
 
-    comparison: that run against this one; None without --against.
+    comparison: of that other run (as A) with the exported run (as B); None without --against.
     """
 
     run: str

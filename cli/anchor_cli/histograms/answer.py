@@ -57,7 +57,8 @@ class Answer:
     ) -> Answer:
         """Counts the histograms of the selected records and returns the answer.
 
-        run: its name. over: the map function by which blocks of records are counted.
+        run: the run's name. selectors: as the user gave them; they name the pooled histogram.
+        target: the format of `--as`. over: the map function by which blocks of records are counted.
         """
         parts = measured(chosen, run, target, over)
         dtypes = list(dict.fromkeys(one.info.dtype for one in chosen))

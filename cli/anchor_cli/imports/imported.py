@@ -47,7 +47,7 @@ class Import:
     _calls: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def all(self, placing: Placing, tick: Tick) -> None:
-        """Imports all files of the folder that hold tensors, and closes the run.
+        """Imports all files below the folder that hold tensors, and closes the run.
 
         Other files are added to `skipped`. After an error, which is raised, the run is left open.
         placing: decides which step, name, … a file belongs to. tick: the progress bar.
