@@ -61,7 +61,8 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
 def written_text(place: str) -> Iterator[IO[str]]:
     """A context that yields a text file in UTF-8, which replaces `place` when the context ends.
 
-    "-" yields stdout. Line ends are written as they are. Raises as `written_whole`.
+    "-" yields stdout. Line ends are written as they are. Raises OptionError where the file cannot
+    be written; an older file then stays as it is.
     """
     if place == "-":
         yield sys.stdout

@@ -1,6 +1,6 @@
 """The app `anchor`: registers its commands, and turns errors into a line and an exit code.
 
-No other module does the latter:
+Only this module knows what each error means on the command line:
 
 AnchorError      2, DamagedError 3, CollectorError and ClusterError 4   one line on stderr
 wrong usage      2                         one line that names the help
@@ -155,7 +155,8 @@ _CODES = (
 def _answer(arguments: Sequence[str] | None) -> int:
     """Runs one command and returns its exit code; errors become one line on stderr.
 
-    arguments: the command line; None takes the process's own.
+    arguments: the command line; None takes the process's own. OSError (a full disk, a closed pipe)
+    is raised for `main`; with ANCHOR_DEBUG=1 unexpected errors are raised too.
     """
     try:
         code = _command()(
@@ -201,8 +202,8 @@ def _command() -> typer.core.TyperGroup:
 def _usage(error: typer.TyperException, arguments: Sequence[str]) -> str:
     """Returns an error of usage as one line, which ends with the command that shows the help.
 
-    arguments: the command line. It says which command was meant where the error does not, as where
-    an option has no value.
+    arguments: the words of the command line; they say which command was meant where the error does
+    not, as where an option has no value.
     """
     message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
@@ -248,7 +249,7 @@ def _prepare() -> None:
 
 @contextlib.contextmanager
 def _speaking() -> Iterator[None]:
-    """A context in which log messages and Python warnings are printed like all other messages."""
+    """A context in which anchorlib's log and Python warnings appear on stderr as `anchor: …`."""
     log, notes = logging.getLogger("anchorlib"), _Notes()
     log.addHandler(notes)
     try:

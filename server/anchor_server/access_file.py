@@ -86,9 +86,10 @@ class AccessFile:
         return access
 
     def renew(self) -> None:
-        """Reads the file again and calls `on_change` with its grants.
+        """Reads the file again and calls `on_change` with its grants (tokens with their rights).
 
-        Raises as `read` does; `on_change` is then not called, so that the old grants stay in use.
+        Raises OptionError where the file cannot be read or used; `on_change` is then not called, so
+        that the old grants stay in use.
         """
         with self._lock:  # of two threads, the one that read first must not hand over last
             self._on_change(self.read())

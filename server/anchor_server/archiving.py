@@ -173,11 +173,13 @@ class Archiver:
         return quiet >= self._how.after and self._has_ended(run, parts, shelf)
 
     def _has_ended(self, run: str, parts: Sequence[RankReader], shelf: Shelf) -> bool:
-        """Returns whether the sessions of a run have closed, here or at another collector.
+        """Returns whether the run is over, so that this collector should archive what it has of it.
 
-        parts: what this collector holds of the run's ranks. Where several collectors hold parts of
-        the run, it is enough that the session of some rank has closed: another collector may wait
-        until the last part of this rank, which it does not have, is in the archive.
+        parts: what this collector holds of the run's ranks. The run is over where all of them are
+        closed. Where several collectors hold parts of the run, the archive is asked for the rest,
+        and it is enough that one rank has closed: another collector may wait until the last part of
+        that rank, which it does not have, is in the archive. A run whose archiving failed counts as
+        over until it is tried again.
         """
         if all(one.catalogue.state == "closed" for one in parts):
             return True

@@ -83,9 +83,9 @@ def check_runs(
 ) -> None:
     """Raises a Refusal where a new run `run` would exceed a limit on the number of runs (max_runs).
 
-    A run that exists already always passes. limits: those of the collector. grant: the caller's
-    token, with its own limit. making: runs that other streams are creating at this moment, with the
-    name of the token of each.
+    A run that exists already always passes. limits: the collector's limits. grant: the caller's
+    token, which may have a limit of its own; it counts the runs that this token made. making: runs
+    that other streams are creating at this moment, with the name of the token of each.
     """
     if limits.runs is None and grant.limits.runs is None:
         return

@@ -41,7 +41,7 @@ def _validity(der: bytes) -> tuple[datetime, datetime]:
 
 
 def _elements(der: bytes) -> list[tuple[int, bytes]]:
-    """Splits a sequence of DER elements; returns the tag and the content of each."""
+    """Splits the content of a DER sequence; returns the tag and the content of each element."""
     elements = []
     at = 0
     while at < len(der):

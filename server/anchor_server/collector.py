@@ -234,10 +234,11 @@ class Collector:
             self._stopped.set()
 
     def _release(self, over: float) -> None:
-        """Stops the archiver, and waits until no stream or archiver uses a rank any more.
+        """Waits until no stream (Push call) holds a rank, then stops the archiver's thread.
 
-        over: when to stop waiting, as `time.monotonic()` counts. A run whose archiving is
-        interrupted here is completed by the next collector of this store.
+        over: when to stop waiting, as `time.monotonic()` counts; the archiver gets 5 seconds at
+        most. A run whose archiving is interrupted here is completed by the next collector of this
+        store.
         """
         if self._archiver is not None:
             self._archiver.end()
@@ -255,7 +256,10 @@ class Collector:
         return self._has_ended
 
     def _join(self, seconds: float) -> bool:
-        """Waits at most `seconds` for the threads that answer calls; returns whether all ended."""
+        """Waits at most `seconds` for the threads that answer calls.
+
+        Returns whether all of them have ended.
+        """
         over = time.monotonic() + seconds
         for thread in threading.enumerate():
             if thread.name.startswith(f"{self._prefix}_"):
@@ -286,7 +290,8 @@ class Collector:
 def serve(store: Path | str, bind: str = "127.0.0.1:0", **settings: Any) -> Iterator[Collector]:
     """Starts a collector and yields it; stops it when the context ends.
 
-    settings: keyword arguments of `Collector`.
+    bind: host:port; port 0 picks a free port. settings: keyword arguments of `Collector`. Raises
+    OptionError, CollectorError or StoreError where the collector cannot be made.
     """
     with Collector(store, bind, **settings) as collector:
         yield collector

@@ -15,9 +15,9 @@ __all__ = ["FragmentMemory"]
 
 
 class FragmentMemory:
-    """Counts the memory that records hold whose last fragment is still to come; `limit` bytes.
+    """Counts and bounds the memory of records whose last fragment is still to come.
 
-    The default limit is a share of the memory of this machine, or of its container.
+    limit: the most bytes; None takes a share of the memory of this machine, or of its container.
     A record larger than the limit is accepted while no other record is unfinished: otherwise it
     could never be received.
     """

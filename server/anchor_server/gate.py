@@ -27,9 +27,9 @@ __all__ = ["CALLS", "Gate", "Open"]
 
 
 class Open(Enum):
-    """What a call needs that takes no particular right.
+    """What a gRPC call demands of its caller where it demands no particular right.
 
-    ANYONE: nothing. KNOWN: a known token or certificate.
+    ANYONE: nothing. KNOWN: a known token or certificate, with whatever rights.
     """
 
     ANYONE = "anyone"
@@ -103,9 +103,10 @@ class Gate(grpc.ServerInterceptor):
         return "" if grant is None else grant.name
 
     def check(self, context: grpc.ServicerContext, right: Right, run: str | None) -> Grant:
-        """Returns the rights of a call's caller; raises a Refusal unless `right` to `run` is there.
+        """Checks that the caller of a call has `right` to `run`; returns all rights of the caller.
 
-        run: None stands for files that belong to no run.
+        run: None stands for files that belong to no run. Raises a Refusal for an unknown caller,
+        for one without that right, and for any right but reading while the collector is read-only.
         """
         grant = self.grant(context)
         if not grant.may(right, run):

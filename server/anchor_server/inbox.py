@@ -65,7 +65,7 @@ class Inbox:
     def first(self, timeout: float) -> bytes | None:
         """Waits for the first request and returns it; None where the stream ended before it.
 
-        Raises a Refusal where no request comes within `timeout` seconds.
+        Raises a Refusal where no request comes within `timeout` seconds, or `end` was called.
         """
         batch = self._take(Patience(timeout, Kind.STALLED), 1)
         return batch[0] if batch else None
@@ -73,8 +73,9 @@ class Inbox:
     def batches(self, patience: Callable[[], Patience]) -> Iterator[list[bytes]]:
         """Yields batches of the requests that have arrived, until the stream ends.
 
-        patience: called before each batch; returns how long the client may send nothing now.
-        Raises a Refusal where nothing came for longer, or where `end` was called.
+        A batch has at most 8 requests. patience: called before each batch; returns how long the
+        client may send nothing now. Raises a Refusal where nothing came for longer, or, once all
+        arrived requests were yielded, where `end` was called.
         """
         while batch := self._take(patience(), _BATCH):
             yield batch

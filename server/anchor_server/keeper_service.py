@@ -126,7 +126,10 @@ class KeeperService:
             raise
 
     def _status(self, message: bytes, asked: QuestionCall) -> StatusReply:
-        """Answers Status: who writes now and how archiving goes, of runs the caller may read."""
+        """Answers Status: which ranks are being written, and how archiving goes.
+
+        The answer covers only runs that the caller may read.
+        """
         StatusRequest.FromString(message)
         grant = self._gate.grant(asked.context)
         states = self._tally.roster.states()
@@ -194,6 +197,9 @@ class KeeperService:
         and renaming change the link alone.
 
         may_be_alone: also accept a run whose files are in its archive and no longer here.
+
+        Raises a Refusal without the right, RunNotFoundError, InvalidNameError for a text that is no
+        name, OptionError for a run that is in its archive alone.
         """
         asked.caller.run = check_stored_run_name(run)
         self._gate.check(asked.context, right, run)
@@ -213,8 +219,8 @@ class KeeperService:
 def _archiving(store: Path, tally: ArchiveTally | None, grant: Grant) -> ArchivingTold | None:
     """Returns the state of archiving, of the runs that the caller may read.
 
-    tally: the counters of this collector's archiver. None where it archives nothing and no run of
-    the store is in an archive.
+    tally: the counters of this collector's archiver; None where it archives nothing. Then, if no
+    run of the store is in an archive either, the result is None.
     """
     archived = noted_runs(store)
     if tally is None and not archived:
@@ -238,10 +244,11 @@ def _archiving(store: Path, tally: ArchiveTally | None, grant: Grant) -> Archivi
 
 
 def _noted_place(store: Path, runs: Sequence[str]) -> str:
-    """Returns the archive that the first of these runs was moved to, as its note says; "" for none.
+    """Returns the directory or URL of the archive that the first of these runs was moved to.
 
-    It is for a collector that archives nothing itself: the runs were archived by hand or by an
-    earlier collector. Damaged notes are passed over.
+    It is read from the note, a file that stays in the store for each archived run; damaged notes
+    are passed over. "" where no run has a note. A collector that archives nothing itself needs it:
+    the runs were archived by hand or by an earlier collector.
     """
     for run in runs:
         with suppress(StoreError):  # a damaged note, of which `anchor doctor` and readers tell

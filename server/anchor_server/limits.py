@@ -90,17 +90,19 @@ class Meter:
         ] = {}  # bytes that may come, and the time of that count
 
     def check(self, whose: str, rate: int | None) -> None:
-        """Raises a Refusal where a stream may not begin now, since too much was sent before.
+        """Raises a Refusal where a stream may not begin now: its token bucket is under half full.
 
-        whose: the bucket, in words. rate: its bytes a second; None is no limit.
+        whose: the name of the token bucket, as "streams of token 'a'". rate: its bytes a second;
+            None is no limit.
         """
         if rate is not None and self._spend(whose, rate, 0) < rate * _BURST_SECONDS / 2:
             raise _too_fast(whose, rate)
 
     def spend(self, whose: str, rate: int | None, nbytes: int) -> None:
-        """Counts bytes that arrived; raises a Refusal where they are more than the rate allows.
+        """Takes the bytes that arrived out of a token bucket; raises a Refusal where it held fewer.
 
-        whose: the bucket, in words. rate: its bytes a second; None is no limit.
+        whose: the name of the token bucket, as "streams of token 'a'". rate: its bytes a second;
+            None is no limit.
         """
         if rate is not None and self._spend(whose, rate, nbytes) < 0:
             raise _too_fast(whose, rate)
@@ -130,11 +132,17 @@ class SharedRate:
         self._came: dict[str, float] = {}
 
     def check(self, name: str) -> None:
-        """Raises a Refusal where a stream of the token `name` may not begin now."""
+        """Raises a Refusal where a stream of the token `name` may not begin now.
+
+        That is so where all tokens together, and this token beyond its share, sent too much before.
+        """
         self._ask(self._meter.check, name)
 
     def spend(self, name: str, nbytes: int) -> None:
-        """Counts bytes that arrived from the token `name`; raises a Refusal where it must wait."""
+        """Counts bytes that arrived from the token `name`.
+
+        Raises a Refusal where all tokens together, and this token beyond its share, send too much.
+        """
         self._ask(lambda whose, rate: self._meter.spend(whose, rate, nbytes), name)
 
     def _ask(self, ask: Callable[[str, int], None], name: str) -> None:

@@ -28,8 +28,8 @@ class MetricsPort:
 
     insecure: other machines may reach the port. address: host:port, with the port that was picked
     where `bind` has port 0.
-    Raises OptionError where `bind` cannot be listened on, MissingExtraError without the package
-    prometheus-client.
+    Raises OptionError where `bind` cannot be listened on, or can be reached from other machines
+    without `insecure`; MissingExtraError without the package prometheus-client.
     """
 
     def __init__(self, bind: str, tally: Tally, store: Path, *, insecure: bool = False) -> None:

@@ -20,7 +20,7 @@ __all__ = ["RunCreation"]
 
 
 class RunCreation:
-    """Knows which runs streams are creating at this moment, and for which token each."""
+    """Knows which runs are being created by streams (Push calls) now, and for which token each."""
 
     def __init__(self, store: Path) -> None:
         self._store = store

@@ -28,7 +28,7 @@ def issue_token(file: Path, name: str, rights: Sequence[str], runs: Sequence[str
 
     A missing file is made. All other lines of the file stay as they are, comments too. Raises
     OptionError for a name that is taken, for unknown rights, for invalid names of runs, and for a
-    file that cannot be read or written.
+    file that cannot be read or written, that others than its owner can read, or that is invalid.
     """
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     table = _table(name, hash_of(token.encode()), rights, runs)

@@ -60,7 +60,7 @@ _STOPPING = "the collector is stopping"
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """The limits that a collector sets to its streams.
+    """The limits that a collector sets to its streams (Push calls).
 
     streams: how many may be open at once; each holds a thread.
     idle_seconds: how long a client may send nothing, or leave an answer unread.
@@ -81,7 +81,7 @@ class StreamLimits:
 
 @dataclass(slots=True)
 class StreamClient:
-    """The client of one stream.
+    """The client of one stream (Push call).
 
     context: its gRPC call. caller: who it is, for the log. hello: its first message, None before
     that has arrived.
@@ -93,7 +93,7 @@ class StreamClient:
 
 
 class PushService:
-    """Answers Push calls: admits streams, stores their records and acknowledges them."""
+    """Answers Push calls (streams): admits them, stores their records and acknowledges them."""
 
     def __init__(  # the parts that it connects
         self,
@@ -142,14 +142,14 @@ class PushService:
             inbox.end(Refusal(Kind.REPLACED, "the stream is over"))
 
     def stop(self) -> None:
-        """Refuses new streams, and ends each open stream once its arrived requests are written."""
+        """Refuses new Push calls, and ends each open call once its arrived requests are written."""
         with self._changed:
             self._stopping = True
             for inbox in self._clients:
                 inbox.end(Refusal(Kind.STOPPING, _STOPPING))
 
     def look_again(self) -> None:
-        """Ends the streams of clients that have lost their right to write.
+        """Ends the streams (Push calls) of clients that have lost their right to write.
 
         It is called when the access file has changed.
         """
@@ -164,8 +164,9 @@ class PushService:
     def _grant(self, client: StreamClient) -> Grant:
         """Returns the rights that the client of a stream has now.
 
-        Raises a Refusal where its token is unknown, or may not write to the run that its Hello has
-        named.
+        Raises a Refusal where its token is unknown. Once its first message, Hello, has named a run,
+        also raises a Refusal where the token may not write to that run, and StoreError where the
+        note of who made the run is damaged.
         """
         hello = client.hello
         if hello is None:
@@ -252,7 +253,8 @@ class PushService:
     def _spend(self, grant: Grant, nbytes: int) -> None:
         """Counts received bytes for the rate limits of the token and of the whole collector.
 
-        Raises a Refusal where more bytes came than either rate allows.
+        Raises a Refusal where the token's streams sent more than its rate allows, or where all
+        streams together sent too much and this token more than its share.
         """
         try:
             self._meter.spend(_all_of(grant), grant.limits.rate, nbytes)

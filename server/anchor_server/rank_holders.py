@@ -38,7 +38,7 @@ _Key: TypeAlias = tuple[str, int, int]  # run, rank, and the number of the rank'
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """The stream that holds a rank.
+    """The stream (Push call) that holds a rank now.
 
     writer_id: the secret that tells the trainer's writer from others. owner: the trainer in words,
     for errors. end: makes the stream end, with this Refusal, and so give the rank back.
@@ -50,7 +50,7 @@ class _Claim:
 
 
 class HeldRank:
-    """A rank that one stream holds.
+    """A rank that one stream (Push call) holds.
 
     writer: the store's writer for the rank. closed: whether the stream has closed the rank.
     """
@@ -61,7 +61,7 @@ class HeldRank:
 
     @property
     def committed(self) -> int:
-        """How many records of this writer are in the store."""
+        """How many records of this client are stored: here, or at a collector it used before."""
         return self.writer.committed
 
     def close(self) -> None:
@@ -70,9 +70,10 @@ class HeldRank:
         self.writer.close()
 
     def leave(self) -> AnchorError | None:
-        """Publishes the rank and unlocks it, still marked open; does nothing after `close`.
+        """Unlocks the rank, which stays marked open; does nothing after `close`.
 
-        Returns the error where publishing failed, else None. The records are stored in any case.
+        First it updates the zarr metadata (publishes), so that plain zarr readers see all records.
+        Returns the error where that failed, else None. The records are stored in any case.
         """
         if self.closed:
             return None
@@ -86,7 +87,7 @@ class HeldRank:
 
 
 class RankHolders:
-    """Lets streams hold the ranks of the runs in `store`, one stream a rank.
+    """Gives ranks of the runs in `store` to streams (Push calls): each rank to one at a time.
 
     fsync: each batch survives power loss before it is acknowledged.
     max_bytes: most bytes of one rank on disk; a client may ask for less.
@@ -123,8 +124,9 @@ class RankHolders:
         grant: the rights of the caller. end: makes the stream end, for a later stream of the same
         writer. An older stream of this writer is ended now. A rank that was not closed stays
         open in the store: its writer may come back, or another writer may resume it.
-        Raises RunBusyError, RunExistsError, InvalidNameError, OptionError, StoreError; a Refusal
-        where the run was made by another token.
+        Raises RunBusyError where another writer still holds the rank after `patience` seconds;
+        RunExistsError, InvalidNameError, OptionError, StoreError; a Refusal where the run was made
+        by another token, or where there are too many runs.
         """
         owner = escape(hello.writer[:200]) or caller.peer
         header = _header(hello)
@@ -176,7 +178,7 @@ class RankHolders:
         check_author(self._store, grant, hello.run, anew=hello.overwrite)
 
     def wait_idle(self, timeout: float) -> bool:
-        """Waits at most `timeout` seconds until no stream holds a rank.
+        """Waits at most `timeout` seconds until no stream (Push call) holds a rank.
 
         Returns whether none does.
         """

@@ -75,9 +75,10 @@ class ReaderService:
             self._refuse(context, error, message)
 
     def list(self, message: bytes, context: grpc.ServicerContext) -> bytes:
-        """Answers List: the names in a folder, as many as one reply carries.
+        """Answers List: the names in a folder, as many as one reply carries; none for no folder.
 
-        There are none where the folder is missing.
+        Names of folders end in "/". At the top of the store only runs are named that the caller may
+        read.
         """
         try:
             request = self._parsed(ListRequest, message)
@@ -109,7 +110,8 @@ class ReaderService:
     def _archived(self, key: str, inside: str, offset: int, length: int) -> GetReply:
         """Answers Get for a file of a run that is no longer in the store, from the run's archive.
 
-        key: as the reader asked. inside: the key with links resolved.
+        key: as the reader asked. inside: the key with links resolved. Raises a Refusal where no
+        archive has the file.
         """
         data = self._archive.get(inside, offset, length)
         if data is None:
@@ -157,7 +159,8 @@ class ReaderService:
     def _may_read(self, grant: Grant, top: str) -> bool:
         """Returns whether the caller may read a run or file of the store.
 
-        top: its folder's name. Where that is a link, the caller needs the right to its target too.
+        grant: the caller's rights. top: the name of the run's folder, or of the file, at the top of
+        the store. Where that is a link, the caller needs the right to its target too.
         """
         path = self._root / top
         if path.is_symlink() and not grant.may(

@@ -84,7 +84,9 @@ class RefusalCounts:
     def tell(self, refusal: Refusal, caller: Caller) -> None:
         """Counts and logs a refusal: a warning for the caller's first of this kind, then INFO.
 
-        A missing right is a warning each time, because each time another right may be missing.
+        A missing right is a warning each time, because each time another right may be missing. A
+        stream that ends in the ordinary way (idle, replaced, the collector stops) is INFO. There
+        are at most 60 warnings a minute, for all callers together.
         """
         self._tally.refuse(refusal.kind.value)
         said = {**caller.log_fields, "kind": refusal.kind.value, "code": code_of(refusal.kind).name}
@@ -115,9 +117,10 @@ class RefusalCounts:
                 del kinds[kind]
 
     def _first(self, kind: Kind, caller: Caller) -> tuple[bool, int]:
-        """Returns whether to log a refusal as a warning, and how many before it were left out.
+        """Returns whether to log a refusal as a warning, and how many warnings were left out.
 
-        Warnings are left out when there are too many (60) in one minute.
+        Warnings are left out (logged as INFO) when there are more than 60 in one minute; the number
+        counts those since the last warning.
         """
         now = time.monotonic()
         with self._lock:

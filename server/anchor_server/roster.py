@@ -25,7 +25,7 @@ PACE_SECONDS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """What is known of one open stream at this moment.
+    """What is known of one open stream (Push call of a trainer) at this moment.
 
     since_ns: when the stream began; last_seen_ns: when its client last sent something; both in
         nanoseconds since the epoch.
@@ -33,7 +33,7 @@ class StreamState:
     lag: seconds from the time stamp of the last stored record to its commit; None before the first
         record.
     backlog: how many records wait in the trainer, as it has reported; None where it never did.
-    committed: how many of the trainer's records are in the store.
+    committed: how many of the trainer's records are stored, here or at a collector it used before.
     """
 
     run: str
@@ -84,7 +84,10 @@ class _Pace:
 
 
 class Seat:
-    """One stream's entry in the roster; the stream's thread changes it, any thread may read it."""
+    """The entry of one stream (Push call) in the roster of open streams.
+
+    The stream's thread changes it, any thread may read it.
+    """
 
     def __init__(self, run: str, rank: int, host: str, committed: int) -> None:
         self._run, self._rank, self._host = run, rank, host
@@ -124,7 +127,7 @@ class Seat:
 
 
 class Roster:
-    """The entries (seats) of all open streams; thread-safe."""
+    """The entries (seats) of all open streams, that is, Push calls of trainers; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -32,7 +32,10 @@ class AnswerWatch:
 
     @contextmanager
     def answering(self, end: Callable[[], object]) -> Iterator[None]:
-        """A context in which one answer is sent; `end` is called if that takes too long."""
+        """A context in which one answer is sent to a client.
+
+        end: ends the call; it is called if the answer is not read within the seconds of this watch.
+        """
         token = object()
         with self._changed:
             self._waiting[token] = (time.monotonic(), end)

@@ -52,7 +52,10 @@ class Intended:
 
 
 def problems(wanted: Intended) -> list[str]:
-    """Returns everything that would prevent the start; each sentence says what to do about it."""
+    """Returns a sentence for each thing that would prevent the start of a collector.
+
+    [] where nothing would. Most sentences also say what to do about it.
+    """
     checks = (_store, _archive, _access, _certificates, _address, _ports)
     return [problem for check in checks for problem in check(wanted)]
 

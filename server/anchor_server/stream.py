@@ -3,7 +3,8 @@
 Confirm ─▶ Confirmed   answers with the fingerprint of records that are in the store
 Define                 tells names and shapes that later frames refer to
 Frame …                writes records; all frames of one batch are written in one go
-Gaps, Lineage          are written as well
+Gaps                   counts observations that could not be recorded; they are written too
+Lineage                says from which records others were computed; it is written too
 Backlog                says how many records the trainer has made
 Flush ─▶ Flushed       answers when all records sent before it were published
 Close ─▶ Closed        closes the rank; the stream ends
@@ -53,7 +54,7 @@ _DIGEST_BYTES = 16  # of each row
 
 
 class RankStream:
-    """An accepted stream: serves its requests, and writes its records to the rank that it holds.
+    """Serves the requests of one accepted Push call, and writes its records to the call's rank.
 
     frames: how many frames (messages with records) were read so far.
     """
@@ -77,7 +78,7 @@ class RankStream:
 
     @property
     def committed(self) -> int:
-        """How many records of this stream's writer are in the store."""
+        """How many records of this client are stored: here, or at a collector it used before."""
         return self._writer.committed
 
     @property
@@ -86,9 +87,10 @@ class RankStream:
         return self._held.closed
 
     def patience(self, rest: float) -> Patience:
-        """Returns how long the client may send nothing now.
+        """Returns how long the client may send nothing now, with the refusal for a longer silence.
 
-        Between records that is `rest` seconds; less while fragments of a record are missing.
+        Between records that is `rest` seconds; while fragments of a record are still to come it is
+        at most STALL_SECONDS.
         """
         if self._unfinished:
             return Patience(min(STALL_SECONDS, rest), Kind.STALLED)
@@ -101,7 +103,10 @@ class RankStream:
     def replies(self, batch: list[bytes]) -> Iterator[PushReply]:
         """Serves requests that arrived together, and yields the replies to them.
 
-        The records of all of them are written in one go.
+        batch: the unparsed requests. Their records are written in one go: at the end of the batch,
+        and before a Gaps, Flush or Close request in it. Only Confirm, Flush and Close have replies.
+        Raises GarbledError for a damaged request, FrameError for one that is not allowed here, a
+        Refusal for one out of sequence or without room, StoreError where writing fails.
         """
         self._seat.hear()
         for message in batch:

@@ -58,7 +58,7 @@ class ArchiveTally:
         self.failing = {run: why for run, why in self.failing.items() if run in due}
 
     def took(self, run: str, nbytes: int) -> None:
-        """Counts a run that was archived, and removes it from `due` and `failing`."""
+        """Counts a run of `nbytes` bytes as archived; removes it from `due` and `failing`."""
         self.runs += 1
         self.bytes += nbytes
         self.looked([name for name in self.due if name != run])
@@ -123,14 +123,17 @@ class Tally:
             self.refused[kind] += 1
 
     def drop(self, reason: str, observations: int) -> None:
-        """Counts observations that were left out; reason: why, in words."""
+        """Counts observations that were left out.
+
+        reason: why, in words. After 16 different reasons further ones are counted as "other".
+        """
         with self._lock:
             known = reason in self.dropped or len(self.dropped) < _REASONS
             self.dropped[reason if known else "other"] += observations
 
     @contextmanager
     def commit(self) -> Iterator[None]:
-        """A context that is counted as one commit to the store, with the time that it takes."""
+        """A context that is counted as one commit to the store, with its time, unless it raises."""
         began = time.monotonic()
         yield
         seconds = time.monotonic() - began

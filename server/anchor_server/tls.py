@@ -66,7 +66,7 @@ class Certificates:
     """The TLS credentials of a gRPC port, which can be renewed while the port serves.
 
     on_connection: called for each connection before its handshake.
-    Raises what `ServerTLS.configuration` raises.
+    Raises OptionError where a file cannot be read, or its certificate or key cannot be used.
     """
 
     def __init__(self, tls: ServerTLS, on_connection: Callable[[], None]) -> None:
@@ -84,9 +84,9 @@ class Certificates:
         )
 
     def renew(self) -> None:
-        """Reads the files again, for connections from now on.
+        """Reads the certificate and key files again, for connections from now on.
 
-        Raises as `ServerTLS.configuration`; the old certificate then stays in use.
+        Raises OptionError where they cannot be read or used; the old certificate then stays in use.
         """
         self._renewed = self._tls.configuration()
 

@@ -106,10 +106,11 @@ class Access:
         return cls(anyone=grant) if token is None else cls((grant,))
 
     def of_shown(self, token: bytes | None, certificate: Collection[str]) -> Grant | None:
-        """Returns the grant of a caller, by its token or else its certificate; None for no grant.
+        """Returns the grant (rights) of a caller, by its token or else its certificate.
 
+        Returns None where the caller is to be refused.
         token: None where the call shows none; a wrong token is refused even with a known
-        certificate. certificate: the names in the client's certificate.
+        certificate. certificate: the names in the client's certificate, as "cn:…" or "san:…".
         """
         if token is not None and self.grants:
             return self._of_hash(hash_of(token))

@@ -26,9 +26,9 @@ _HANDSHAKE: Final = (
 
 
 class TurnedAway:
-    """Logs callers that were turned away: a warning for each machine and minute, the rest as INFO.
+    """Counts and logs callers that were turned away, for want of a token or in the TLS handshake.
 
-    Each is counted as well.
+    A machine gets at most one warning a minute for each of the two causes; the rest is INFO.
     """
 
     def __init__(self, tally: Tally) -> None:

@@ -20,27 +20,27 @@ _PATIENCE = 2.0  # seconds for a collector, or a disk, that does not answer
 
 
 def run_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of runs in the store that start with what was typed."""
+    """Returns the names of runs in the store that start with `incomplete`, what was typed."""
     return _NamedRun(ctx).offer(lambda named: named.runs(), incomplete)
 
 
 def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the selectors (name@kind) of the run's tensors that start with what was typed."""
+    """Returns the selectors (name@kind) of the named run's tensors that start with `incomplete`."""
     return _NamedRun(ctx).offer(lambda named: named.selectors(), incomplete)
 
 
 def modes(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the modes that the run recorded with and that start with what was typed."""
+    """Returns the modes that the named run recorded with and that start with `incomplete`."""
     return _NamedRun(ctx).offer(lambda named: named.modes(), incomplete)
 
 
 def phases(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the phases of the run that start with what was typed."""
+    """Returns the phases (as train) of the named run that start with `incomplete`."""
     return _NamedRun(ctx).offer(lambda named: named.phases(), incomplete)
 
 
 def formats(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the number formats that `--as` takes and that start with what was typed."""
+    """Returns the number formats (as fp16) that `--as` takes and that start with `incomplete`."""
     from anchorlib.summary import FORMATS
 
     return _NamedRun(ctx).offer(lambda _: FORMATS, incomplete)

@@ -65,6 +65,8 @@ def chosen_steps(text: str | None, ops: Sequence[Op]) -> range:
     """Returns the steps that `--step` names; None means all, up to the last traced step.
 
     text: the option's value, as "5", "0:3" or "-1"; negative steps count from the last traced step.
+    ops: the traced operations, at least one. The steps need not be among those that were traced.
+    Raises OptionError for an invalid text and for an empty range.
     """
     first, stop = parse_steps(text)
     last = max(op.step for op in ops)

@@ -96,7 +96,7 @@ class Selection:
 
 
 def parse_steps(text: str | None) -> tuple[int, int | None]:
-    """Parses `--step`: "A", "A:B", "A:" or ":B".
+    """Parses `--step`: "A", "A:B", "A:" or ":B"; None selects all steps.
 
     Returns the first step, and the step after the last; None in its place means to the end.
     Negative steps count from the last recorded step, as in Python's slices. Raises OptionError.

@@ -81,7 +81,10 @@ def _gaps(run: Run) -> Iterator[CheckResult]:
 
 
 def _silent(run: Run) -> Iterator[CheckResult]:
-    """Yields a warning where tensors that were to be recorded have no record."""
+    """Yields a warning that names all tensors that were registered or lost, and have no record.
+
+    Nothing is yielded where every tensor has a record.
+    """
     clauses = list(clauses_of(Gaps(run).unrecorded()))
     clauses += [f"{name} has no record" for name in _empty(run)]
     if clauses:
@@ -126,9 +129,10 @@ def _nonfinite(run: Run) -> Iterator[CheckResult]:
 
 
 def _among_ranks(run: Run) -> Iterator[CheckResult]:
-    """Yields a warning for each of the first three ranks whose records differ from the others'.
+    """Yields a warning for each group of ranks that differ from the other ranks in the same way.
 
-    They are found by digests and summaries; no values are read.
+    At most three, in the order of the first records that differ. They are found by digests and
+    summaries; no values are read. Nothing is yielded for a run of one rank.
     """
     if len(run.ranks) < 2:
         return

@@ -50,7 +50,7 @@ class CollectorPlan:
 
     @property
     def directory(self) -> Path:
-        """The directory that runs are written into (`--store`)."""
+        """The directory that runs are written into (`--store`); OptionError for a URL."""
         from anchorlib.errors import OptionError
 
         if "://" in self.store:
@@ -61,7 +61,7 @@ class CollectorPlan:
 
     @property
     def shown(self) -> ShownCredentials:
-        """Where the token, or the access file with tokens, is that clients have to show."""
+        """Where the collector finds the token, or the access file with tokens, for its clients."""
         own = partial(_own, self.directory, self.bind) if self.self_signed else None
         return ShownCredentials(self.token_file, self.access, own)
 

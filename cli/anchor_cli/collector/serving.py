@@ -28,7 +28,10 @@ _GRACE = 30.0  # seconds that streams and readers have to end after a signal
 
 
 def say_problems(plan: CollectorPlan, *, as_json: bool) -> ExitCode:
-    """Prints what would prevent the start of a collector, for `--check`; returns the exit code."""
+    """Prints what would prevent the start of a collector, for `--check`; returns the exit code.
+
+    That is 2 where something would, else 0; then remarks and the address are printed.
+    """
     problems = plan.problems()
     if as_json:
         document({"starts": not problems, "problems": problems})
@@ -43,7 +46,11 @@ def say_problems(plan: CollectorPlan, *, as_json: bool) -> ExitCode:
 
 
 def collect(plan: CollectorPlan, signals: Signals, *, as_json: bool) -> ExitCode:
-    """Runs the collector of a plan until a signal ends it; returns the exit code."""
+    """Runs the collector of a plan until a signal ends it; returns the exit code.
+
+    That is 0, or 2 where the port cannot be bound. Raises OptionError, MissingExtraError or
+    StoreError where the plan's settings cannot be used.
+    """
     from anchor_server import allow_files
 
     shown = plan.shown

@@ -81,7 +81,7 @@ def say_exports(address: str, identity: Identity, shown: ShownCredentials) -> No
 def _token(file: Path | None) -> str | None:
     """Reads the token from a file, or with None from ANCHOR_TOKEN or ANCHOR_TOKEN_FILE.
 
-    Returns None where neither variable is set.
+    Returns None where neither variable is set. Raises OptionError where a token cannot be read.
     """
     from anchorlib.wire import Credentials
 

@@ -119,14 +119,21 @@ class _LocalRun:
     keep: Keep
 
     def plan(self, shelf: Shelf) -> tuple[Planned, list[str]]:
-        """Returns what would be sent, and the runs that would be removed from this disk."""
+        """Returns what would be sent to the archive, and the runs that would be removed here.
+
+        shelf: the archive, a directory or object store.
+        """
         from anchorlib.archive import leaving, plan_archive
 
         plan = plan_archive(self.store, self.run, shelf)
         return plan, leaving(self.store, shelf.place, self.keep, [self.run])
 
     def send(self, shelf: Shelf, *, without_conditions: bool) -> tuple[Archived, dict[str, int]]:
-        """Archives the run; returns what was sent, and the freed bytes of each removed run."""
+        """Archives the run; returns what was sent, and the freed bytes of each removed run.
+
+        shelf: the archive, a directory or object store. without_conditions: also use an object
+        store that cannot refuse to overwrite.
+        """
         from anchorlib.archive import archive_run, checked_shelf, make_room
 
         shelf = checked_shelf(shelf, without_conditions=without_conditions)
@@ -137,9 +144,9 @@ class _LocalRun:
 
 @dataclass(frozen=True, slots=True)
 class _ServedRun:
-    """A run that collectors or another archive hold, to be archived from there.
+    """A run that collectors or another archive hold, to be copied from there into an archive.
 
-    Its files there stay unchanged.
+    The files that are read stay unchanged.
     """
 
     stored_run: FoundRun
@@ -168,13 +175,13 @@ class _ServedRun:
         return cls(stored_run)
 
     def plan(self, shelf: Shelf) -> tuple[Planned, list[str]]:
-        """Returns what would be sent, and [] as no run would be removed."""
+        """Returns what would be sent to the archive `shelf`, and [], as no run would be removed."""
         from anchorlib.archive import plan_served
 
         return plan_served(self.stored_run.location, self.stored_run.name, shelf), []
 
     def send(self, shelf: Shelf, *, without_conditions: bool) -> tuple[Archived, dict[str, int]]:
-        """Archives the run; returns what was sent, and {} as no run is removed."""
+        """Archives the run; returns what was sent to `shelf`, and {}, as no run is removed."""
         from anchorlib.archive import archive_served, checked_shelf
 
         shelf = checked_shelf(shelf, without_conditions=without_conditions)

@@ -37,7 +37,7 @@ EXAMPLES = examples(
 
 
 class FailOn(StrEnum):
-    """The mildest verdict for which `anchor compare` ends with exit code 1."""
+    """The mildest verdict for which `anchor compare` ends with exit code 1; suspect is milder."""
 
     SUSPECT = "suspect"
     UNEXPECTED = "unexpected"

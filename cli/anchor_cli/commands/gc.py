@@ -88,7 +88,7 @@ def collect(
 ) -> int:
     """Remove runs of a store by age, number and size.
 
-    The size of a run is what it takes on disk, with rows and labels: the column disk. (`anchor
+    The size of a run is what it takes on disk, with tables and metadata: the column disk. (`anchor
     runs` shows the bytes of its values.) The age of a run is the time since its last record: the
     column written.
 
@@ -138,8 +138,9 @@ class _Removals:
     def remove(self, keeper: Keeper, run: RunFacts, problems: list[str]) -> None:
         """Removes a run, unless records were written to it since its age was read.
 
-        Where it cannot be removed, appends the reason to `problems`. Raises CollectorError where no
-        other run could be removed either.
+        Where it cannot be removed, appends the reason to `problems`; a run that is gone by now, or
+        is in its archive alone, is passed over. Raises CollectorError where no other run could be
+        removed either.
         """
         from anchorlib.errors import (
             CollectorError,
@@ -179,7 +180,7 @@ class _Removals:
             emit(self.lines(this_screen()))
 
     def document(self, stay: Sequence[str]) -> dict[str, Any]:
-        """Returns the JSON document; stay: the names of the runs that stay."""
+        """Returns the dict that --json prints; stay: the names of the runs that stay."""
         runs = [
             {"run": one.run, "disk": one.bytes, "written": moment(one.written_ns, Screen())}
             for one in self.gone
@@ -187,7 +188,7 @@ class _Removals:
         return {"dry_run": self.dry, "removed": runs, "kept": list(stay), "freed": self._bytes}
 
     def lines(self, screen: Screen) -> Iterator[str]:
-        """Yields the lines to print: a table of the removed runs, and a sum."""
+        """Yields the lines to print: a table of the removed runs, their number and freed bytes."""
         rows = [
             [
                 one.run,

@@ -103,7 +103,7 @@ def _answered(
     target: NarrowFormat | None,
     dask: str | None,
 ) -> tuple[Answer, list[Selected]]:
-    """Counts the histogram; returns the answer and the records that it was counted from.
+    """Counts the histogram of the selected records; returns the answer and these records.
 
     [] for the records where the index of an archived run has the answer. target: the format of
     `--as`. dask: the address of `--dask`.
@@ -121,7 +121,7 @@ def _answered(
 
 
 def _scales(chosen: Sequence[Selected]) -> str:
-    """Returns a remark where gradients of different loss scales were counted together; else ""."""
+    """Returns a remark where values of different loss scales were counted together; else ""."""
     mixed = [one for one in chosen if len(one.scales) > 1]
     scales = {scale for one in mixed or chosen for scale in one.scales}
     if len(scales) < 2:
@@ -138,7 +138,8 @@ def _scales(chosen: Sequence[Selected]) -> str:
 def _carried(chosen: Sequence[Selected], target: NarrowFormat | None) -> str:
     """Returns a remark where a scale is suggested for values that already carry a loss scale.
 
-    Else "".
+    chosen: the counted records; target: the format of `--as`. "" where there is no target, or no
+    record has a loss scale other than 1.
     """
     scales = {scale for one in chosen for scale in one.scales} - {1.0}
     if target is None or not scales:

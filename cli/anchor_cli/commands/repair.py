@@ -1,7 +1,7 @@
 """`anchor repair`: repairs a damaged run, or copies its undamaged rows into a new run.
 
-A run is repaired in place where its rows are intact, so that its metadata and labels can be made
-anew from them.
+A run is repaired in place where the rows of its tables are intact, so that its metadata and labels
+(the step, pass and call that are stored beside values) can be made anew from them.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def repair_run(
 ) -> int:
     """Repair a damaged run: make its metadata anew, or copy its sound records into a new run.
 
-    A rank whose records are sound (as their checksums say) gets new metadata and labels. A rank
-    with a damaged record is not changed: --as NAME copies the sound records into a new run.
-    Interrupted removals of runs are completed. The exit code is that of `anchor verify` for the run
-    as it is afterwards.
+    A rank whose records are sound (as their checksums say) gets new metadata and labels (the step,
+    pass and call beside each value). A rank with a damaged record is not changed: --as NAME copies
+    the sound records into a new run. Interrupted removals of runs are completed. The exit code is
+    that of `anchor verify` for the run as it is afterwards.
     """
     from anchorlib.names import check_run_name
     from anchorlib.store import find_run
@@ -114,8 +114,10 @@ def _check_whole(stored_run: FoundRun) -> None:
 class _Rank:
     """The result of examining and repairing one rank.
 
-    rows: how many rows it has; lost: rows that are lost; bare: rows that keep only their summary.
-    remade: files that were made again. problems: other damage, in words.
+    rows: how many rows (records) it has; lost: how many of these are damaged beyond use; bare: how
+    many others lost their values and keep only their summary. remade: how many files of metadata
+    were made again, or would be. problems: other damage, in words. damaged: whether any damage was
+    found.
     """
 
     rank: int
@@ -264,7 +266,7 @@ class _Repair:
         return f"; `anchor repair {self.run} --as NAME` records its sound rows once more"
 
     def lines(self) -> Iterator[str]:
-        """Yields the lines to print about the repair."""
+        """Yields the lines to print: interrupted removals, dropped ranks, then a line a rank."""
         if self.ended and self.dry:
             yield f"{counted(self.ended, 'interrupted removal')} would be ended"
         for rank in self.dropped:

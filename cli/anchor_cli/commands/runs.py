@@ -93,8 +93,8 @@ def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) ->
 
     The column steps counts the steps that have records: an evaluation after the last step of the
     optimizer is recorded as a step of its own, and steps that were left out do not count. The
-    column bytes counts the run's values. What a run takes on disk, with rows and labels, is the
-    column disk of `anchor gc --max-size 0B --dry-run`.
+    column bytes counts the run's values. What a run takes on disk, with tables and metadata, is
+    the column disk of `anchor gc --max-size 0B --dry-run`.
     """
     from anchorlib.errors import AnchorError, CollectorError
     from anchorlib.store import LocalLocation, SeveralCollectors, list_runs, locate_store
@@ -138,7 +138,8 @@ def _table(lines: Sequence[_ListedRun], screen: Screen) -> Iterator[str]:
 def _alone(store: str) -> dict[str, str]:
     """Returns the runs whose files are in an archive alone, each with that archive.
 
-    {} where the store does not know, or a collector does not answer.
+    {} for an object store, which has no notes of archived runs, and where a collector does not
+    answer.
     """
     from anchorlib.errors import AnchorError
     from anchorlib.upkeep import keeper_at

@@ -29,7 +29,7 @@ _COLUMNS = (
 
 
 def write_csv(comparison: Comparison, file: IO[str]) -> None:
-    """Writes a CSV row for each pair of records: coordinates, digests and distances.
+    """Writes a CSV row for each pair of matching records: coordinates, digests and distances.
 
     Pairs that are equal have empty cells in place of distances.
     """
@@ -40,7 +40,7 @@ def write_csv(comparison: Comparison, file: IO[str]) -> None:
 
 
 def write_jsonl(comparison: Comparison, file: IO[str]) -> None:
-    """Writes a JSON line for each pair of records, then a last line with the summary.
+    """Writes a JSON line for each pair of matching records of the runs, then a summary line.
 
     The last line has the `type` "summary", and what `--json` would print.
     """
@@ -63,7 +63,8 @@ def _texts(part: dict[str, list[Any]]) -> Iterator[Sequence[str]]:
 def _mapped(values: Sequence[Any], into: Callable[[Any], Any]) -> list[Any]:
     """Applies `into` to each value of a column and returns the results.
 
-    For strings, which repeat a lot, `into` is called once for each distinct value.
+    values: at least one. For strings, which repeat a lot, `into` is called once for each distinct
+    value.
     """
     if not isinstance(values[0], str):
         return [into(value) for value in values]

@@ -24,7 +24,7 @@ _ANOTHER_START = 1000.0  # in eps; a rerun that starts a rounding error away doe
 
 
 def next_commands(comparison: Comparison, runs: tuple[str, str], store: str) -> list[str]:
-    """Returns the commands to paste into a shell next; [] where all is well.
+    """Returns the commands to paste into a shell next; [] for the verdicts identical and expected.
 
     Advice that no command can carry out is a shell comment (# …).
 
@@ -52,7 +52,8 @@ def next_commands(comparison: Comparison, runs: tuple[str, str], store: str) -> 
 def _looking(comparison: Comparison, runs: tuple[str, str], store: str) -> list[str]:
     """Returns an `anchor stats` command for each run, which shows the record that is to blame.
 
-    [] where no record differs.
+    That is the first origin (a record that differs although its inputs are equal), else the first
+    record that differs. Advice to trace the step may follow. [] where no record differs.
     """
     if comparison.first is None:
         return []
@@ -133,7 +134,7 @@ def _is_place(run: str) -> bool:
 
 
 def _place_of(run: str, store: str) -> str | None:
-    """Returns the store of a run, from its path or URL or else `store`; None for the default."""
+    """Returns the store of a run, from its path or URL, else `store`; None for the default one."""
     if "://" in run:
         return run.rpartition("/")[0]
     if _is_place(run):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["DOUBTED", "report"]
 
 DOUBTED = ("suspect", "unexpected")
-"""The verdicts for which origins are to blame."""
+"""The verdicts that blame origins: records that differ although their inputs are equal."""
 
 _LINES, _COLUMNS, _NARROW = 25, 80, 40
 _SENTENCE = 5  # lines of the verdict's sentence that count in the 25
@@ -175,9 +175,10 @@ def _operation(one: Entry, width: int) -> list[str]:
 
 
 def _measured(one: Entry, width: int) -> list[str]:
-    """Returns texts about an origin: how it was computed, and how far the runs are apart there.
+    """Returns texts about an origin, a record that differs although its inputs are equal.
 
-    They are one text if that fits into two lines, else two.
+    They say how it was computed, and how far the two runs' values are apart: in one text if that
+    fits into two lines, else in two, of which either may be "".
     """
     joined = ": ".join(filter(None, (one.made, one.far)))
     fits = len(wrapped(f"    {joined}", width, 3, "      ")) <= 2

@@ -69,7 +69,7 @@ class ExportedPoints(NamedTuple):
     histograms: int = 0
 
     def plus(self, point: Point) -> ExportedPoints:
-        """Returns the counts with `point` counted too."""
+        """Returns the counts with `point` added, as a scalar or as a histogram."""
         if isinstance(point.value, float):
             return self._replace(scalars=self.scalars + 1)
         return self._replace(histograms=self.histograms + 1)
@@ -83,7 +83,7 @@ class ExportedPoints(NamedTuple):
 class Exported:
     """What is to be exported of a run: the selected series, and a comparison with another run.
 
-    comparison: that run against this one; None without --against.
+    comparison: of that other run (as A) with the exported run (as B); None without --against.
     """
 
     run: str
@@ -103,14 +103,14 @@ class Exported:
     def title(self, rank: int) -> str:
         """Returns the name that a rank gets in the other tool.
 
-        It is the run's name where there is a single rank, else as "run1 rank 3".
+        It is the run's name where a single rank is exported, else with the rank: "run1 rank 3".
         """
         return self.run if len(self.ranks) == 1 else f"{self.run} rank {rank}"
 
     def verdict(self, rank: int) -> ExportedVerdict | None:
-        """Returns the verdict to write with a rank, which is about all ranks.
+        """Returns the comparison's verdict (over all ranks) for the first rank, None for others.
 
-        None for all ranks but the first, so that it is written once, and without a comparison.
+        So it is written once. Also None where there is no comparison.
         """
         return (
             None
@@ -119,7 +119,11 @@ class Exported:
         )
 
     def points(self, rank: int, tick: Tick) -> Iterator[Point]:
-        """Yields all points of one rank in the order of steps; tick: the progress bar."""
+        """Yields all points of one rank in the order of steps.
+
+        With the first rank also those of the comparison, at steps where that rank has points.
+        tick: called with the ranges of steps done, and their total.
+        """
         labelled = [(one, _several(one)) for one in self.series if one.rank == rank]
         spans = _spans([one for one, _ in labelled])
         first = rank == self.ranks[0]

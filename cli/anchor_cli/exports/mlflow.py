@@ -46,7 +46,8 @@ _SETTINGS = {
 def write_tracking(exported: Exported, place: str, tick: Tick) -> dict[str, Any]:
     """Writes an MLflow run for each rank into the experiment `anchorlib`.
 
-    place: a folder or a tracking URI. Returns what the command prints: place, runs and counts.
+    place: a folder or a tracking URI. Returns what the command prints: the place, the ids of the
+    MLflow runs, and how many scalars and histograms were written.
     Raises MissingExtraError without the package `mlflow`, OptionError where MLflow refuses.
     """
     # Set first: mlflow reads them when it is imported, or later.

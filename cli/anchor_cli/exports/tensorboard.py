@@ -27,7 +27,7 @@ def write_events(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
     """Writes an event file into the folder of the run, or for several ranks into a folder each.
 
     TensorBoard shows each folder as a run. place: the log directory. Returns what the command
-    prints: the folder, and counts.
+    prints: the folder, and how many scalars and histograms were written.
     Raises MissingExtraError without the package `tensorboard`, OptionError where a folder cannot be
     made or written.
     """

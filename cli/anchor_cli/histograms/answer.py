@@ -36,8 +36,9 @@ _STRIP = 24  # the least width of a strip on a narrow terminal
 class Answer:
     """What `anchor hist` answers: the histograms of the selected records.
 
-    whole: of all together. parts: one for each tensor and kind. dtypes: the dtypes of the tensors,
-    in which subnormals were counted. target: the format of `--as`; None without that option.
+    whole: the histogram of all selected records together. parts: a histogram for each tensor and
+    kind. dtypes: the dtypes of the tensors, in which subnormals were counted. target: the format of
+    `--as`; None without that option.
     """
 
     whole: Measured
@@ -56,7 +57,8 @@ class Answer:
     ) -> Answer:
         """Counts the histograms of the selected records and returns the answer.
 
-        run: its name. over: the map function by which blocks of records are counted.
+        run: the run's name. selectors: as the user gave them; they name the pooled histogram.
+        target: the format of `--as`. over: the map function by which blocks of records are counted.
         """
         parts = measured(chosen, run, target, over)
         dtypes = list(dict.fromkeys(one.info.dtype for one in chosen))
@@ -88,7 +90,10 @@ class Answer:
                 yield part.tensor, part.kind or "", str(label), count
 
     def lines(self, screen: Screen) -> Iterator[str]:
-        """Yields the lines to print: figures, bars of all records, and a line for each tensor."""
+        """Yields the lines to print: counts and bars of all records, then a line for each tensor.
+
+        A single tensor has no line of its own.
+        """
         yield screen.style(f"{self.whole.run}  {self._title}", 1)
         yield _figures(self.whole)
         yield from self._remarks(self.whole)

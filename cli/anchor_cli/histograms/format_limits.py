@@ -68,9 +68,10 @@ def limits_of(fmt: str) -> list[tuple[float, str]]:
 def limits_within(
     formats: Sequence[str], lowest: float, highest: float, scale: float = 1.0
 ) -> list[Limit]:
-    """Returns the limits of some formats with lowest < `Limit.at` <= highest, the largest first.
+    """Returns the limits of some number formats in a range of exponents, the largest first.
 
-    Formats that have the same limit share one Limit.
+    A limit counts if log2(limit / scale) is above `lowest` and at most `highest`. Formats that have
+    the same limit share one Limit.
     """
     shared: dict[tuple[float, str], list[str]] = {}
     for fmt in formats:

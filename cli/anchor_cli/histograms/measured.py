@@ -71,8 +71,8 @@ def measured(
 ) -> list[Measured]:
     """Counts the histogram of each selected tensor, over all its ranks.
 
-    run: its name. target: the format of `--as`. over: the map function by which blocks of records
-    are counted.
+    run: the run's name. target: the format of `--as`; None for no shares. over: the map function by
+    which blocks of records are counted. Returns one result for each of `parts`, in their order.
     """
     every = [one for part in parts for one in part.series]
     histograms = [
@@ -124,7 +124,8 @@ def _shares(
 ) -> list[Shares]:
     """Returns for each series which shares of it the format `target` would lose.
 
-    They are computed from its histogram where that is exact, else from its values.
+    They are computed from its histogram where that is exact, else record by record from the values,
+    or from a record's histogram where its values were not kept.
     """
     shares = [shares_as(one, target.fmt, target.scale) for one in histograms]
     inexact = [at for at, one in enumerate(shares) if not one.exact]

@@ -47,8 +47,9 @@ class Import:
     _calls: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def all(self, placing: Placing, tick: Tick) -> None:
-        """Imports all files; after an error the run is left open.
+        """Imports all files below the folder that hold tensors, and closes the run.
 
+        Other files are added to `skipped`. After an error, which is raised, the run is left open.
         placing: decides which step, name, … a file belongs to. tick: the progress bar.
         """
         dumps = self._placed(placing)
@@ -69,7 +70,7 @@ class Import:
         return set(self._writers)
 
     def document(self) -> dict[str, Any]:
-        """Returns the JSON document about the import."""
+        """Returns the result for `anchor import --json`; at least one record must be imported."""
         return {
             "run": self.run,
             "store": str(self.store),

@@ -19,7 +19,7 @@ __all__ = ["PLACE", "Extract"]
 Array = np.ndarray[Any, Any]
 
 PLACE = ("step", "pass_index", "call", "rank", "phase", "count", "attempt")
-"""The columns that every format writes for a record, beside its values."""
+"""The columns that every file format but .npy holds for a record, beside its values."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Extract:
 
     @property
     def numbers(self) -> dict[str, Array]:
-        """The arrays of `place` without `phase`, for formats that hold only numbers."""
+        """Step, pass, call, … of the records, without `phase`, for formats without text."""
         return {name: values for name, values in self.place.items() if name != "phase"}
 
     @property
@@ -62,7 +62,7 @@ class Extract:
         """Returns all values as one array of shape (record, *tensor shape).
 
         raw: as they are stored (bfloat16 as uint16), not decoded. Raises RaggedError where the
-        records differ in shape or dtype.
+        records differ in shape or dtype, ValuesNotKeptError where one has only a summary.
         """
         if self.ragged:
             raise RaggedError(
@@ -77,6 +77,7 @@ class Extract:
 
         The one name is `value`; where the records differ in shape or dtype, each is an array of its
         own: `value_0`, `value_1`, …. raw: as they are stored, not decoded.
+        Raises ValuesNotKeptError where a record has only a summary.
         """
         if not self.ragged:
             return {"value": self.stacked(raw=raw)}

@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Following:
-    """A run, and how much of it has been reported so far.
+    """Finds in a run that is being recorded the records and gaps that were not reported yet.
 
     wanted: called with name and kind; says whether records of that tensor are to be reported.
     """
@@ -40,7 +40,10 @@ class Following:
                 self._seen[rank] = int(np.sort(rows)[len(rows) - but - 1]) + 1
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yields the records since the last call, each as a dict as in `anchor stats --json`."""
+        """Yields the wanted records since the last call, as dicts as in `anchor stats --json`.
+
+        They come rank by rank, in the order in which they were written.
+        """
         for rank in self._run.ranks:
             reader, rows = self._run.rows(rank)
             # Fewer rows than were seen: the run was recorded anew under its name.
@@ -62,7 +65,7 @@ class Following:
     def gaps(self) -> Iterator[tuple[str, str, str, int]]:
         """Yields (name, kind, reason, number) of observations that were lost since the last call.
 
-        Lost are those that were not recorded, or not with their values.
+        Lost are observations of wanted tensors that were not recorded, or not with their values.
         """
         for gap in self._run.gaps():
             key = (gap.name, gap.kind, gap.mode, gap.reason)

@@ -51,7 +51,7 @@ class _Plain:
 
 
 def write_csv(extract: Extract, file: IO[bytes]) -> None:
-    """Writes the records as CSV in UTF-8."""
+    """Writes the records as CSV in UTF-8; file: open for writing in binary mode."""
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     write_rows(text, csv_rows(extract))
     text.flush()
@@ -61,7 +61,8 @@ def write_csv(extract: Extract, file: IO[bytes]) -> None:
 def csv_rows(extract: Extract) -> Iterator[list[str]]:
     """Yields the rows of the CSV: the head, then a row for each element of each record.
 
-    Numbers have the shortest text that reads back exactly.
+    The columns are those of PLACE, the element's indices i0, i1, … (empty where a record has fewer
+    axes than another), and the value: the shortest text that reads back exactly.
     """
     ndim = max((len(record.shape) for record in extract.records), default=0)
     yield [*PLACE, *(f"i{axis}" for axis in range(ndim)), "value"]

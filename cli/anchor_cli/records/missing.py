@@ -60,7 +60,10 @@ class Gaps:
         return sum(gap.count for those in self._of_pair.values() for gap in those)
 
     def unrecorded(self, selectors: Sequence[str] = ("*",)) -> dict[Pair, list[Gap]]:
-        """Returns the selected tensors that have gaps and no record at all, with their gaps."""
+        """Returns the selected tensors that have gaps and no record at all, with their gaps.
+
+        The keys are (name, kind). A selector that matches no tensor with gaps adds nothing.
+        """
         recorded = _recorded(self._run) if self._of_pair else ()
         lost_pairs: dict[Pair, list[Gap]] = {}
         for selector in selectors:
@@ -94,9 +97,9 @@ def lost(
 
 
 def answered(problem: str) -> ExitCode:
-    """Returns a command's exit code; prints on stderr what its answer lacks.
+    """Prints on stderr what a command's answer lacks, and returns the command's exit code.
 
-    problem: that, as a sentence; "" where nothing is lacking.
+    problem: what is lacking, as a sentence; with "" nothing is printed and the code is 0, else 3.
     """
     if not problem:
         return ExitCode.DONE

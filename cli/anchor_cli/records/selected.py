@@ -79,7 +79,10 @@ def named(
 ) -> list[TensorInfo]:
     """Returns the tensors that the selectors name, each in one mode.
 
-    gradients, and errors: as of `selected`.
+    gradients: a selector without a kind means the gradient (`grad`, else `pass_grad`). Of the
+    selection only the mode counts. Raises UnknownTensorError for a selector that names nothing,
+    AmbiguousTensorError for a tensor of several modes without --mode, OptionError for an unknown
+    mode.
     """
     return _of_mode(_infos(run, selectors, gradients=gradients), selection.mode)
 
@@ -87,8 +90,8 @@ def named(
 def settled(run: Run, selectors: Sequence[str], selection: Selection) -> Selection:
     """Returns the selection with negative steps replaced by the steps that they mean.
 
-    -1 is the last step of the tensors that the selectors name. Raises OptionError where no step is
-    left.
+    -1 is the last step of the tensors that the selectors name; where they name none, all steps are
+    selected. Raises OptionError where no step is left.
     """
     if not selection.from_the_end:
         return selection

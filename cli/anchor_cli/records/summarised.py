@@ -21,9 +21,10 @@ def summarised(series: Series) -> Iterator[dict[str, Any]]:
 
 
 def summaries(parts: Sequence[Series], over: Over) -> list[dict[str, Any]]:
-    """Returns the summaries of the records of several series, in order; each as of `summarised`.
+    """Returns for each record of several series a dict with tensor, kind, mode, rank and summary.
 
-    over: the map function by which blocks of records are read.
+    parts: the series, in the order of the result. over: the map function by which blocks of records
+    are read. Raises DamagedError where a row does not fit its checksum.
     """
     from anchorlib.reading import spread  # loads numpy, which help does without
 

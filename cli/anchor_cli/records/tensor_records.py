@@ -18,8 +18,8 @@ class Selected:
     """The selected records of one tensor, kind and mode.
 
     series: for each rank with selected records, a series of these records.
-    whole: for each rank, a series of all records, also of those that were recorded again after a
-        resume.
+    whole: for each rank (with --rank: for that rank), a series of all records, selected or not,
+        also of those that were recorded again after a resume.
     """
 
     info: TensorInfo

@@ -36,7 +36,8 @@ class ReportPart(NamedTuple):
 def fitted(blocks: Sequence[ReportPart], height: int) -> list[str]:
     """Returns the lines of all parts of a report, at most `height` where that is possible.
 
-    Each part shows its least number of entries if there is room. The lines that are left are
+    Each part shows its least number of entries (`least`) if there is room for all of these; else
+    each shows one, and parts of low priority (`kept`) show none. The lines that are left are
     shared: each part in turn gets one more entry.
     """
     shown = [min(block.least, block.most) for block in blocks]
@@ -121,5 +122,5 @@ class _Wrapper(textwrap.TextWrapper):
 
 
 def titled(screen: Screen, title: str, text: str) -> str:
-    """Returns a line that begins with the title of a section, in bold."""
+    """Returns a line: the title of a section in bold, two spaces, and `text`."""
     return f"{screen.style(title, 1)}  {text}".rstrip()

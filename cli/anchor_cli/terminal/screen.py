@@ -31,7 +31,7 @@ class Screen:
     width: columns of the terminal; None in a pipe or a file, where nothing is cut to fit.
     glyphs: whether block and line characters can be shown (never in a pipe).
     color: whether ANSI styles are understood and wanted.
-    asked: the value of COLUMNS in a pipe or a file: sentences are wrapped to it, but figures and
+    asked: the value of COLUMNS in a pipe or a file: sentences are wrapped to it, but numbers and
         names are not cut.
     """
 
@@ -132,7 +132,7 @@ def moment(time_ns: int | None, screen: Screen) -> str:
 
 
 def age(time_ns: int, screen: Screen) -> str:
-    """Formats a past time (ns since the epoch): "3 d ago" on a terminal, else as `moment` does."""
+    """Formats a past time (ns since the epoch), as "3 d ago"; in a pipe or file ISO 8601 in UTC."""
     if not screen.human:
         return moment(time_ns, screen)
     seconds = max(time.time() - time_ns / 1e9, 0.0)

@@ -42,9 +42,10 @@ class Column:
 def written(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], screen: Screen
 ) -> Iterator[str]:
-    """Yields the lines of a table, the head first.
+    """Yields the lines of a table, the column titles first.
 
-    Where the screen has a width, columns are cut and left out so that the lines fit, if they can.
+    rows: the cells of each row as text, one for each column. Where the screen has a width, columns
+    are cut and left out so that the lines fit, if they can.
     """
     widths = [
         max([width_of(column.title), *(width_of(row[i]) for row in rows)])
@@ -77,8 +78,9 @@ def _fitted(column: Column, texts: Sequence[str], width: int, mark: str) -> list
 def _shrink(
     columns: Sequence[Column], widths: list[int], kept: Sequence[int], limit: int, shortest: int
 ) -> None:
-    """Narrows the widest columns that may be cut, until the table fits.
+    """Narrows the widest columns that may be cut, until the table fits or none is left to narrow.
 
+    The column of names (`main`) is narrowed only when no other column can be.
     widths: changed in place. kept: indices of the columns that are shown. limit: the width to fit
     into. shortest: no column becomes narrower than this.
     """

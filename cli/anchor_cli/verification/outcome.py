@@ -22,8 +22,8 @@ _SHOWN = 20  # damaged values that are listed; --json names all
 class Damage:
     """A damage that was found, with the reason in words.
 
-    It is of one record (its row, values or labels), or of a rank as a whole: then name, kind and
-    the fields after them are None.
+    It concerns one record (its row in the table, its values, or the coordinates stored beside its
+    values), or a rank as a whole: then name, kind and the fields after them are None.
     """
 
     rank: int
@@ -78,7 +78,7 @@ class Verification:
         return ExitCode.INCOMPLETE if self.gaps else ExitCode.DONE
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the JSON document."""
+        """Returns the result as a dict for `anchor verify --json`; it lists all damages."""
         return {
             **{name: getattr(self, name) for name in _FIGURES},
             "damaged": [asdict(one) for one in self.damaged],
@@ -87,7 +87,7 @@ class Verification:
         }
 
     def lines(self, screen: Screen) -> Iterator[str]:
-        """Yields the lines to print: damages first, then gaps, the sum last."""
+        """Yields the lines to print: damages, then gaps (at most 20 of each), the totals last."""
         from anchorlib.names import escape, join
 
         yield from (one.line() for one in self.damaged[:_SHOWN])

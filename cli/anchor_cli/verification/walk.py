@@ -30,6 +30,7 @@ def verified(stored_run: FoundRun, tick: Tick) -> Verification:
     """Reads every row and value of a run again, and compares them with their checksums.
 
     tick: called with how many values of a rank were read, and how many it has.
+    Damage is not raised but collected in the result, also where a whole rank cannot be read.
     """
     from anchorlib.errors import RunNotFoundError, StoreError
     from anchorlib.store import (
@@ -139,7 +140,10 @@ def _verify_rows(
 
 
 def _parts(reader: RankReader, rows: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    """Splits row numbers into batches of one dtype and shape whose values take about 16 MiB."""
+    """Splits rows into batches of one dtype and shape whose values take about 16 MiB; yields these.
+
+    rows: row numbers of the rank's table; each of these rows has values.
+    """
     import numpy as np
 
     numbers = reader.column("form")[rows]
@@ -162,7 +166,8 @@ def _itemsize(dtype: str) -> int:
 def _verify_part(reader: RankReader, rows: np.ndarray[Any, Any], report: Verification) -> int:
     """Compares the values of some rows with their digests, and adds damages to the report.
 
-    Returns the bytes of values that could be read.
+    rows: row numbers of the rank's table, all of one dtype and shape. Returns the bytes of values
+    that could be read.
     """
     from anchorlib.errors import StoreError
 
