@@ -41,7 +41,7 @@ class Lane(Protocol):
 class Copier(Lane, Protocol):
     """The interface of what copies values from devices, each device in a lane of its own.
 
-    Any thread may call the methods. Asked whether it is idle, a copier speaks for all its lanes.
+    Any thread may call the methods. A copier is idle if all of its lanes are.
     """
 
     def takes(self, x: Any) -> bool:
@@ -66,7 +66,7 @@ class Copier(Lane, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The values of a tensor `x` on a device, which `copier` brings into the ring later.
+    """A record's source that is a tensor `x` on a device: `copier` brings its values later.
 
     fields: further values that only the device has (as the loss scale), each with its byte offset
         in the record's slot.

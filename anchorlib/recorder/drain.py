@@ -144,7 +144,7 @@ class Drain:
     # -- records
 
     def _turn(self) -> bool:
-        """Process one batch of slots; return False if no slot was ready."""
+        """Process one batch of the ring's slots; return whether any slot was ready."""
         heads = self._batch()
         if not len(heads):
             return False
@@ -177,7 +177,11 @@ class Drain:
         self._ring.advance((self.done, self._freed, *counted))
 
     def _batch(self) -> Array:
-        """Return a copy of the next slots, up to the first whose values may still come."""
+        """Return copies of the next slots, cut before the first that may still get its values.
+
+        They are at most 2048 slots, with about 8 MiB of values, and end where the next request
+        (a flush or the close) is due. The result is empty if no slot is ready.
+        """
         ring = self._ring
         at = self.done % ring.slot_count
         ask = self.asks.next

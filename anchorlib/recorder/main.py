@@ -84,7 +84,7 @@ class DrainHost:
         logging.getLogger("anchorlib").warning("anchorlib: %s", message)
 
     def outside(self, number: int) -> memoryview:
-        """Return the shared memory that the trainer has sent under `number`, or wait for it.
+        """Return the shared memory that the trainer sends under `number`; wait until it has come.
 
         It holds a record that is too large for the ring. Raises StoreError if the trainer ended
         before it had sent the memory.

@@ -194,7 +194,7 @@ class RecorderProcess:
             self._lock.release()
 
     def defined(self, slot: int, text: bytes) -> None:
-        """Keep the text of a definition, for later recorders that start behind its slot."""
+        """Keep the JSON of a definition, for later recorders that start behind its slot `slot`."""
         self._definitions.append((slot, text.decode()))
 
     def lend(self, nbytes: int) -> tuple[int, int, object]:
@@ -251,9 +251,10 @@ class RecorderProcess:
             self._asked.answer(message["answer"], fault_of(fault) if fault else message["value"])
 
     def _outlived(self) -> bool:
-        """Replace a recorder that has ended unasked; return whether a new process was started.
+        """Replace a recorder process that has ended unasked; return whether a new one was started.
 
-        Where none was, a thread of this process goes on instead.
+        After the third death, or if none can be started, a thread of this process goes on instead.
+        A recorder that was meant to end is not replaced.
         """
         with self._guard:
             self._messages.close()

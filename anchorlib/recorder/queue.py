@@ -123,18 +123,18 @@ class RecordQueue:
     # -- definitions
 
     def stream(self, name: str, kind: str, mode: str, phase: str, *, keeps: bool) -> int:
-        """Return the number of a series in one phase for `records.put`; it is defined if new.
+        """Return the stream number for `records.put`, which stands for a series in one phase.
 
-        Returns -1 if the ring has no room for the definition now.
+        A new stream is defined in the ring first; -1 is returned if that has no room for it now.
         keeps: whether the series' mode keeps values.
         """
         with self.lock:
             return self._placer.stream((name, kind, mode, phase), keeps=keeps)
 
     def layout(self, dtype: str, shape: tuple[int, ...]) -> int:
-        """Return the number of a dtype and shape for `records.put`; it is defined if new.
+        """Return the layout number for `records.put`, which stands for a dtype and shape.
 
-        Returns -1 if the ring has no room for the definition now.
+        A new layout is defined in the ring first; -1 is returned if that has no room for it now.
         """
         with self.lock:
             return self._placer.layout(dtype, shape)
@@ -175,7 +175,9 @@ class RecordQueue:
     def flush(self, timeout: float | None = None) -> None:
         """Block until all records so far are in the store and visible to any reader.
 
-        Raises FlushTimeoutError after `timeout` seconds.
+        timeout: seconds; None waits as long as it takes. A queue that is closing returns at once.
+        Raises FlushTimeoutError after `timeout` seconds, and other errors of anchorlib that the
+        sink raises; any other exception is only logged.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.lock:

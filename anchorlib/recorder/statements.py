@@ -20,7 +20,10 @@ Key = tuple[str, str, str, str]
 
 
 class PendingStatements:
-    """Collects statements until they are handed on, and adds up gaps. The caller holds a lock."""
+    """Collects gaps, lineage, header entries and traced operations until they are handed on.
+
+    Gaps of one series and reason are added up. The caller holds a lock.
+    """
 
     def __init__(self) -> None:
         self._totals: dict[Key, Gap] = {}
@@ -30,7 +33,7 @@ class PendingStatements:
         self._operations: list[Entry] = []
 
     def gap(self, gap: Gap) -> None:
-        """Add the count of `gap` to the total of its series and reason."""
+        """Add the count and steps of `gap` to the total of its series and reason."""
         gap = statable(gap)
         key = (gap.name, gap.kind, gap.mode, gap.reason)
         old = self._totals.get(key)
@@ -76,7 +79,7 @@ class PendingStatements:
         return batch
 
     def restore_gaps(self, batch: StatementBatch) -> None:
-        """Make the gaps in `batch`, which did not reach the sink, part of the next `take`."""
+        """Make the next `take` return the gaps in `batch` again, which the sink did not accept."""
         for gap in batch.gaps:
             self._pending_gaps[gap.name, gap.kind, gap.mode, gap.reason] = None
 
