@@ -47,7 +47,7 @@ class Delivered:
 
 
 class SpoolContent:
-    """The content of the spool `work`, ready to be sent to `target`.
+    """The content of the spool `work`, which a dead process left, ready to be sent to `target`.
 
     notes: what the spool holds beside records. frames: the messages with the records.
     links: attempts of the target that hold records of this spool, from earlier deliveries; set by
@@ -152,7 +152,11 @@ class SpoolContent:
         return hello
 
     def _check_free(self, hello: Hello, attempts: Sequence[PastAttempt]) -> None:
-        """Raise RunExistsError if the target has a recording that this spool must not touch."""
+        """Raise RunExistsError if the target has a recording that this spool must not touch.
+
+        attempts: the target's attempts at the rank. They must not be touched if the session neither
+        resumed nor overwrote a run, or if it overwrote one and an attempt is newer than the spool.
+        """
         label = self._work.label
         where = f"rank {hello.rank} of run {hello.run!r} in {escape(self._target.to)}"
         if attempts and not (hello.resume or hello.overwrite):
@@ -181,7 +185,10 @@ class SpoolContent:
         return self.frames.damage
 
     def finish(self) -> Delivered:
-        """Remove the spool, all of which is delivered, and return the counts of the delivery."""
+        """Remove the spool, all of which is delivered, and return the counts of the delivery.
+
+        Damaged segments stay on the disk, and are counted.
+        """
         records = self.frames.end + self._holes.base
         # A collector may have more records: this machine lost the last ones of its disk with power.
         already = min((self.frames.already or 0) + self._holes.base, records)

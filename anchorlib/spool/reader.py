@@ -78,7 +78,10 @@ class FrameReader:
         return self._expected
 
     def skip_to(self, segment: Segment | None, offset: int) -> None:
-        """Go on reading at `offset` of `segment`, where an entry begins."""
+        """Go on reading at `offset` of `segment`, where an entry begins.
+
+        Nothing is done if `segment` is None, or if reading has not begun.
+        """
         if segment is None or self._at is None:
             return
         if self._at.segment is not segment:
@@ -167,9 +170,10 @@ class FrameReader:
             self._suspect = True
 
     def _frame(self, entry: Stored) -> Encoded | None:
-        """Return the frame in an entry; None if it is delivered already or cannot be delivered.
+        """Return the frame in an entry of a segment; None if it is not to be sent.
 
-        It cannot if the beginning of its first record, or the end of its last, is lost.
+        A frame is not sent if all its records were, or if the beginning of its first record, the
+        end of its last, or a definition that it needs is lost.
         """
         if entry.last <= self._expected:
             return None

@@ -103,8 +103,8 @@ class SpoolLabel:
 def spool_place(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the directory for spools: ANCHOR_SPOOL, else one of the job's or user's own folders.
 
-    Without the variable these are, in this order: Slurm's scratch folder, the user's cache, and a
-    folder of the user below the system's temporary directory.
+    Without the variable these are, in this order: Slurm's scratch folder; the user's cache, if it
+    can be written; and a folder of the user below the system's temporary directory.
     """
     if variable := environ.get("ANCHOR_SPOOL"):
         return Path(variable)
@@ -138,7 +138,8 @@ def was_spool(path: Path) -> tuple[str, int] | None:
 def spools_of(place: Path, run: str, rank: int) -> Iterator[Path]:
     """Yield the folders of all spools of a rank below `place`, oldest first.
 
-    Spools that a live process is still writing are among them.
+    Spools that a live process is still writing are among them; spools without a readable
+    spool.json are not.
     """
     spools = []
     for path in place.glob(f"{run}.rank{rank}.*"):

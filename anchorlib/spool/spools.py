@@ -66,7 +66,11 @@ class OwnedSpool:
         return Segments.of_folder(self.folder)
 
     def holes(self, to: str) -> Holes:
-        """Return which records the spool lacks, as seen by the destination `to`."""
+        """Return the ranges of records that the spool lacks, for a delivery to `to`.
+
+        to: a `Destination.key`. Damage counts for each destination; records that are missing
+        because they were delivered elsewhere are kept for each destination by itself.
+        """
         return Holes(self.folder, to)
 
     def notes(self, segments: Segments) -> SpoolNotes:
@@ -177,9 +181,9 @@ class WrittenSpool:
             self.writer.notes()
 
     def leave(self) -> int:
-        """Close and unlock the spool, for another process to deliver; return the records lost.
+        """Close and unlock the spool, for another process to deliver; return how many are lost.
 
-        The result is a number: how many records were in memory alone, as the disk was full.
+        Lost are the records that are in memory alone, because the disk did not take them.
         """
         self.frames.save()
         with contextlib.suppress(OSError):

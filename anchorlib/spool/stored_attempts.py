@@ -71,12 +71,12 @@ def past_attempts(run: str, rank: int, to: str, part: int = 0) -> Sequence[PastA
 
 
 def heir_among(secret: bytes, attempts: Sequence[PastAttempt]) -> Heir | None:
-    """Return the writer that goes on for the one with `secret`; None if that has no attempt yet.
+    """Return the writer that continues the writer with `secret`; None if that has no attempt.
 
-    attempts: all attempts at the rank, oldest first. Only the last of them can be continued. If
-    another attempt follows the writer's, the rest of its records becomes a new attempt, under a
-    secret that `next_secret` derives; if that was interrupted too, under one derived from this, and
-    so on. So every interrupted delivery is found again.
+    attempts: all attempts (recordings) of the rank, oldest first. Only the last of them can be
+    continued. If another attempt follows the writer's, the rest of its records becomes a new
+    attempt, under a secret that `next_secret` derives; if that was interrupted too, under one
+    derived from this, and so on. So every interrupted delivery is found again.
     """
     known = {one.claim: number for number, one in enumerate(attempts)}
     if claim_of(secret) not in known:
