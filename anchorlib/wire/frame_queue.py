@@ -39,7 +39,10 @@ class Frames(Protocol):
         """Forget which frames were sent, as a new stream begins."""
 
     def held(self, start: int) -> Iterable[HeldRows]:
-        """Return the rows of the kept frames from record `start` on, of sent frames too."""
+        """Return the table rows of each kept frame that ends behind record `start`, sent or not.
+
+        The first frame may begin before `start`.
+        """
 
     def first(self) -> Encoded | None:
         """Return the first frame that was not sent; None if all were sent."""
@@ -81,7 +84,10 @@ class MemoryFrames:
         self._sent.clear()
 
     def held(self, start: int) -> Iterator[HeldRows]:
-        """Yield the rows of the kept frames from record `start` on, of sent frames too."""
+        """Yield the table rows of each kept frame that ends behind record `start`, sent or not.
+
+        The first frame may begin before `start`.
+        """
         for frame in (*self._sent, *self._unsent):
             if frame.end > start:
                 known = self._definitions[: frame.definitions]

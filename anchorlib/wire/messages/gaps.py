@@ -17,7 +17,7 @@ __all__ = ["gaps_message", "read_gaps"]
 
 
 def gaps_message(gaps: Iterable[Gap]) -> Gaps:
-    """Return the message with the statements `gaps`."""
+    """Return the message that states `gaps`: what of each series was not recorded, and why."""
     return Gaps(
         gaps=[
             WireGap(
