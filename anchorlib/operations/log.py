@@ -108,7 +108,10 @@ class OpLog:
             first = end
 
     def _statement(self, block: tuple[OpForm, ...], key: str) -> Entry:
-        """The entry that states a structure; made once and kept, since each trace states it."""
+        """Return the log entry that states a block's structure under its hash `key`.
+
+        The entry is made once and kept, since each traced step may state it again.
+        """
         statement = self._statements.get(key)
         if statement is None:
             ops = [_form_fields(form) for form in block]
@@ -116,7 +119,7 @@ class OpLog:
         return statement
 
     def _key(self, block: tuple[OpForm, ...]) -> str:
-        """The hash of a structure, which identifies it in the log; computed once."""
+        """Return the hash of a block's structure, which identifies it in the log; computed once."""
         key = self._keys.get(block)
         if key is None:
             key = self._keys[block] = _hash_of(block)
@@ -141,7 +144,7 @@ def _blocks(forms: Iterable[OpForm]) -> Iterator[tuple[OpForm, ...]]:
 
 
 def _group(form: OpForm) -> str:
-    """The part of the step in which an operation is: "forward", "optimizer" or "backward".
+    """Return the part of the step in which an operation is: "forward", "optimizer" or "backward".
 
     A block of the log never spans two parts. Accumulations and repeated forwards alternate with
     backward operations and so count as "backward"; otherwise each of them would end a block.
@@ -162,7 +165,7 @@ def _row(step: int, first: int, key: str, block: Sequence[TracedOp]) -> dict[str
 
 
 def _form_fields(form: OpForm) -> dict[str, Any]:
-    """The structure of an operation as JSON, without its empty fields."""
+    """Return an operation's structure (all but its values) as JSON, without empty fields."""
     fields = zip(OpForm._fields, form, strict=True)
     # Empty texts, tuples and None are left out; False and 0 are kept, as they say something.
     return {name: value for name, value in fields if value or isinstance(value, int)}
