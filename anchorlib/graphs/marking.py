@@ -13,7 +13,7 @@ Marks: TypeAlias = Mapping[OpKey, str]
 
 
 def marks_of(alignment: OpAlignment, a: str, b: str) -> tuple[Marks, Marks]:
-    """For each of two runs, a text about every operation that differs, by the operation's key.
+    """Return, for run A and for run B, a text about each operation that differs, by its key.
 
     a, b: the names of the runs, which the texts mention.
     """
