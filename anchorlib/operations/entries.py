@@ -27,9 +27,10 @@ _MOST: Final = (1 << 63) - 1
 
 
 def entry_key(entry: Entry) -> Key:
-    """Return the identity of a log entry: of several entries with one key, readers take the first.
+    """Return the identity of an entry of the log of operations.
 
-    A gap's count is part of its key, for a later gap of the same reason states a new total.
+    Of several entries with one identity, readers take the first. The count of a gap (something that
+    was not traced) belongs to it, for a later gap of the same reason states a new total.
     Raises ValueError, KeyError or TypeError for a mapping that is no entry.
     """
     if "structure" in entry:

@@ -29,7 +29,8 @@ class Ask:
     """A trainer's request to its drain: a flush, or the close that ends a session.
 
     number: the request's identity, which its answer repeats.
-    after: how many slots of the ring have to be in the sink before it is carried out.
+    after: how many slots (records and statements) of the ring have to be in the sink before the
+        request is carried out.
     timeout: seconds that it may take from `made` (monotonic time) on; None: as long as it takes.
     """
 
@@ -60,9 +61,10 @@ class Asks:
             self._waiting.append(ask)
 
     def due(self, done: int) -> Ask | None:
-        """Remove and return the next request if it is due; else, or if there is none, None.
+        """Remove and return the next request if it is due; else, or if there is none, return None.
 
-        done: how many slots of the ring are in the sink; a request is due from `Ask.after` on.
+        done: how many slots (records and statements) of the ring are in the sink; a request is due
+            from `Ask.after` on.
         """
         with self._lock:
             if self._waiting and self._waiting[0].after <= done:
@@ -98,7 +100,8 @@ class OpenAsks:
     ) -> tuple[Ask, Future[Any]]:
         """Make a request; return it and the future that `answer` will complete.
 
-        after: how many slots of the ring have to be in the sink before it is carried out.
+        after: how many slots (records and statements) of the ring have to be in the sink before the
+            request is carried out.
         timeout: seconds that it may take; None: as long as it takes.
         """
         future: Future[Any] = Future()

@@ -54,13 +54,14 @@ class PredecessorState:
 
 
 class Drain:
-    """Empties `ring` into `sink`.
+    """Empties `ring` into `sink`: makes blocks of the records, and hands them over.
 
     host: answers the trainer, logs, and gives access to memory outside the ring.
-    predecessor: the state that earlier drains left; None for the first drain.
+    predecessor: the state that earlier drains of the ring left; None for the first drain.
 
-    done: how many slots are consumed. asks: the requests of the trainer that are to be carried out.
-    closed: whether the sink is closed.
+    done: how many slots of the ring (records and statements) are consumed.
+    asks: the requests of the trainer that are to be carried out. closed: whether the sink is
+    closed.
     """
 
     def __init__(
@@ -197,10 +198,12 @@ class Drain:
         return heads if (seqs == expected).all() else self._settled(heads, seqs, expected)
 
     def _settled(self, heads: Array, seqs: Array, expected: Array) -> Array:
-        """Cut `heads` before the first slot whose values may still come.
+        """Cut `heads` before the first slot whose values may still come; return what is left.
 
-        heads: copies of slots. seqs: their `seq` as read first. expected: the `seq` of slots that
-        have their values. In the result, `seq` is `VOID` for slots whose values never come.
+        heads: copies of slots (fixed-size entries of the ring). seqs: their field `seq` as read
+        first.
+        expected: the `seq` of slots that have their values. In the result, `seq` is `VOID` for
+        slots whose values never come.
         """
         there = seqs == expected
         settled = there | (seqs == expected | np.uint64(VOID))
@@ -256,7 +259,7 @@ class Drain:
     def _put(self, block: RowBlock, heads: Array) -> None:
         """Hand a block to the sink, without the records that the sink has already.
 
-        heads: the slots of the block's records. A failure is counted; nothing is raised.
+        heads: copies of the records' slots in the ring. A failure is counted; nothing is raised.
         """
         for misfit in block.misfits:
             self._losses.leave_out(misfit)

@@ -33,7 +33,10 @@ class PendingStatements:
         self._operations: list[Entry] = []
 
     def gap(self, gap: Gap) -> None:
-        """Add the count and steps of `gap` to the total of its series and reason."""
+        """Add the count and steps of `gap` to the total of its series and reason.
+
+        A gap counts what was not recorded.
+        """
         gap = statable(gap)
         key = (gap.name, gap.kind, gap.mode, gap.reason)
         old = self._totals.get(key)
@@ -45,7 +48,10 @@ class PendingStatements:
         self._pending_gaps[key] = None
 
     def total(self, gap: Gap) -> None:
-        """Replace the total of a series and reason by `gap`, which is a total already."""
+        """Replace the total of a series and reason by `gap`, whose count is a total already.
+
+        A gap counts what was not recorded.
+        """
         key = (gap.name, gap.kind, gap.mode, gap.reason)
         self._totals[key] = gap
         self._pending_gaps[key] = None
@@ -64,7 +70,7 @@ class PendingStatements:
 
     @property
     def gaps(self) -> int:
-        """How many gaps there are: one for each series and reason."""
+        """How many gaps (losses that are stated) there are: one for each series and reason."""
         return len(self._totals)
 
     def take(self, *, again: bool) -> StatementBatch:
@@ -86,7 +92,11 @@ class PendingStatements:
 
 @dataclass(frozen=True, slots=True)
 class StatementBatch:
-    """Some statements that are handed to the sink together: gaps, lineage, header, operations."""
+    """Statements that are handed to the sink together.
+
+    gaps: counts of what was not recorded. edges: from what values were computed. header: entries of
+    the run header. operations: entries of the log of traced operations.
+    """
 
     gaps: list[Gap]
     edges: list[Edges]

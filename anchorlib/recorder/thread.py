@@ -72,7 +72,8 @@ class RecorderThread:
     ) -> Future[Any]:
         """Request a flush or the close from the drain; return the future of its answer.
 
-        after: how many slots of the ring have to be in the sink before it is carried out.
+        after: how many slots (records and statements) of the ring have to be in the sink before the
+            request is carried out.
         timeout: seconds that it may take; None: as long as it takes.
         """
         ask, future = self._asked.new(what, after, timeout)

@@ -29,7 +29,8 @@ class Worker(Protocol):
     ) -> Future[Any]:
         """Request a flush or the close; return the future of the answer.
 
-        after: how many slots of the ring have to be in the sink before it is carried out.
+        after: how many slots (records and statements) of the ring have to be in the sink before the
+            request is carried out.
         timeout: seconds that it may take; None: as long as it takes.
         """
 

@@ -129,8 +129,8 @@ def _already(part: _CopiedAttempt, there: RankReader | None) -> int:
     """Return how many records of an attempt the other store has, as earlier copies left them.
 
     there: a reader of the rank in the other store; None if the rank is not there.
-    Raises RunExistsError if the other store has other records under this attempt's number, or a
-    part of the attempt that this user cannot continue.
+    Raises RunExistsError if the other store has other records under this attempt's number, or only
+    some of the attempt's records in a copy that this user cannot continue.
     """
     attempts = [] if there is None else there.catalogue.attempts
     if there is None or part.number >= len(attempts):

@@ -85,7 +85,7 @@ class LineRoom:
         return bare
 
     def lose(self, batch: RowBlock, reason: str) -> None:
-        """Count the records of a batch as lost altogether, and state them as gaps."""
+        """Count the records of a batch as lost altogether, and state them as gaps for `reason`."""
         self.lost += len(batch)
         self.dropped_bytes += int(batch.sizes.sum())
         self._count(batch, reason)

@@ -91,9 +91,10 @@ class SpoolContent:
 
     @property
     def _part(self) -> int | None:
-        """The number of the target's part of the rank; None if there is only one collector.
+        """The number of the target's part of the rank; None if the target holds the whole rank.
 
-        It is None too if the target is none of the collectors in the label, or the run is renamed.
+        A rank has parts if several collectors share it. None also if the target is none of the
+        collectors that spool.json names, or if the run gets another name.
         """
         label = self._work.label
         if label is None or not label.among or self._target.run is not None:
@@ -175,9 +176,10 @@ class SpoolContent:
         return f"deliver the spool under another name: `{escape(line)}`"
 
     def damage(self) -> list[Gap]:
-        """Return the gap of the records that damage cost, or an empty list; call this at the end.
+        """Return a list with the gap that counts the records lost by damage, or an empty list.
 
-        All frames must have been read. Records missing at the end of a closed session count too.
+        Call this at the end: all messages with records must have been read. Records missing at the
+        end of a closed session count too.
         """
         reached = self.frames.reached
         if self.notes.closed and reached < self.notes.end:

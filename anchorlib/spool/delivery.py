@@ -71,9 +71,9 @@ class _Draining(Outbox):
             self.close()
 
     def next(self) -> bytes | None:
-        """Return the next message to send, None if there is none now.
+        """Return the next message to send; None if there is none now.
 
-        The gaps of damaged records follow the last frame.
+        The gaps that count damaged records follow the last message with records.
         """
         content = self._content
         if self.resumed and content is not None and content.frames.first() is None:

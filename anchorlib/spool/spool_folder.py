@@ -70,18 +70,18 @@ class SpoolLabel:
         return f"{self.run}.rank{self.rank}.{claim[:_CLAIM_DIGITS]}"
 
     def text(self) -> str:
-        """Return the label as a line of JSON."""
+        """Return the content of spool.json: the label's fields as a line of JSON."""
         return json.dumps({"format": "anchor-spool", "version": 1, **asdict(self)}) + "\n"
 
     def write(self, folder: Path) -> None:
-        """Write this label into the spool in `folder`, in place of its old one. Raises OSError."""
+        """Write this label as spool.json into the spool in `folder`. Raises OSError."""
         made = folder / f"{LABEL}.new"
         made.write_text(self.text(), encoding="utf-8")
         made.replace(folder / LABEL)
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Read the label of the spool in `folder`; None if it is missing or unreadable.
+        """Read spool.json, the label of the spool in `folder`; None if it is missing or unreadable.
 
         Without the label no records are lost: segments say themselves which run they are of.
         """
@@ -119,7 +119,7 @@ def spool_place(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def is_spool(path: Path) -> bool:
-    """Return whether `path` is the folder of a spool, that is, has a label or segment files."""
+    """Return whether `path` is the folder of a spool: has a spool.json or segment files."""
     return path.is_dir() and ((path / LABEL).exists() or any(path.glob("*.seg")))
 
 

@@ -33,7 +33,7 @@ class Frames(Protocol):
         """Gaps of the records that were lost while their frames waited; empty if none were."""
 
     def append(self, frame: Encoded) -> None:
-        """Add the next frame, in the order of its records."""
+        """Add the next frame (message with records), in the order of its records."""
 
     def rewind(self) -> None:
         """Forget which frames were sent, as a new stream begins."""
@@ -45,7 +45,7 @@ class Frames(Protocol):
         """
 
     def first(self) -> Encoded | None:
-        """Return the first frame that was not sent; None if all were sent."""
+        """Return the first message with records that was not sent; None if all were sent."""
 
     def advance(self) -> None:
         """Note that the frame that `first` returns was sent."""
@@ -73,7 +73,7 @@ class MemoryFrames:
         self._sent: deque[Encoded] = deque()
 
     def append(self, frame: Encoded) -> None:
-        """Add a copy of the next frame, in the order of its records."""
+        """Add a copy of the next frame (message with records), in the order of its records."""
         self._unsent.append(frame.joined())
         self.nbytes += frame.nbytes
         self.end = frame.end
@@ -96,7 +96,7 @@ class MemoryFrames:
                     yield held
 
     def first(self) -> Encoded | None:
-        """Return the first frame that was not sent; None if all were sent."""
+        """Return the first message with records that was not sent; None if all were sent."""
         return self._unsent[0] if self._unsent else None
 
     def advance(self) -> None:
