@@ -32,9 +32,9 @@ _KERNELS: Final = ("scaled_dot_product_attention", "_scaled_dot_product_attentio
 class Attention(NamedTuple):
     """How attention is computed from tensors that are given in some order.
 
-    order: the numbers of the inputs that are q, k and v. causal: whether a place attends only to
-    itself and to the places before it. mask: the number of the input that is added to the scores;
-    a boolean mask is given as 0 and -inf. scale: None stands for 1/√d.
+    order: the numbers of the inputs that are q, k and v. causal: whether a position of the sequence
+    attends only to itself and to those before it. mask: the number of the input that is added to
+    the scores; a boolean mask is given as 0 and -inf. scale: None stands for 1/√d.
     """
 
     order: tuple[int, int, int] = (0, 1, 2)
@@ -83,8 +83,8 @@ class _Weights(NamedTuple):
 def attention(how: Attention) -> Function:
     """Return the `Function` that gives the output of attention: softmax(scale·q·kᵀ + mask)·v.
 
-    Its inputs: q, k and v in the order that `how` says, of shape (…, places, d), then the mask, if
-    there is one.
+    Its inputs: q, k and v in the order that `how` says, of shape (…, positions in the sequence, d),
+    then the mask, if there is one.
     """
 
     def form(way: _Way) -> Callable[..., Rounded]:

@@ -70,7 +70,10 @@ def matches(
 def _trimmed(
     a: Sequence[Hashable], b: Sequence[Hashable], piece: Piece, stretches: list[Match]
 ) -> Piece:
-    """Return the piece without its equal ends; append the matches of the ends to `stretches`."""
+    """Return the piece (a range of each list) without its equal ends.
+
+    Matches for the ends are appended to `stretches`.
+    """
     i, j, k, m = piece
     while i < j and k < m and a[i] == b[k]:
         i, k = i + 1, k + 1
@@ -97,8 +100,9 @@ def _common_marks(
 ) -> list[Match]:
     """Return matches of equal entries whose mark each list has exactly once within the piece.
 
-    If they are not in the same order in both lists, the longest series of them that is, is
-    returned. The list is empty if there are no marks.
+    piece: a range of each list. marks: for each entry of each list a value or None, as in
+    `matches`. If the matches are not in the same order in both lists, the longest series of them
+    that is, is returned. The list is empty if there are no marks.
     """
     if marks is None:
         return []
@@ -141,7 +145,7 @@ def _rising(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _divided(piece: Piece, common: Sequence[Match]) -> Iterator[Piece]:
-    """Yield the pieces into which matches divide a piece.
+    """Yield the pieces (ranges of both lists) into which matches divide a piece.
 
     A match is not cut out: it is the start of the piece behind it.
     """
@@ -153,9 +157,9 @@ def _divided(piece: Piece, common: Sequence[Match]) -> Iterator[Piece]:
 
 
 def _few_edits(a: Sequence[Hashable], b: Sequence[Hashable], piece: Piece) -> list[Match] | None:
-    """Return the matches left by the fewest edits that make one list the other, within a piece.
+    """Return the matches that the fewest edits leave in a piece (a range of each list).
 
-    None if more than `EDITS` edits are needed.
+    The edits make one list the other. None if more than `EDITS` are needed.
     """
     rows, columns = piece.j - piece.i, piece.m - piece.k
     reached = {1: 0}

@@ -178,7 +178,10 @@ def _codes(keys: Array, levels: list[Array]) -> Array:
 
 
 def _empty(ranks: int, places: int) -> dict[str, Array]:
-    """Return the grid's arrays of (ranks, places), filled with what stands for no record."""
+    """Return arrays of (ranks, places) for a grid, filled with what stands for no record.
+
+    A place is a series, step, pass and call.
+    """
     shape = (ranks, places)
     flags = {name: np.zeros(shape, bool) for name in ("varied", "nan", "inf")}
     return {

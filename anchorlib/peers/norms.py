@@ -81,8 +81,8 @@ class _Sizes:
 def _apart(rms: Array) -> Array:
     """Return by how many powers of two each rank's norm exceeds the median of all ranks.
 
-    rms, result: (ranks, places). NaN where a rank has no norm, and where fewer than four ranks have
-    one.
+    rms, result: (ranks, records of the series). NaN where a rank has no norm, and where fewer than
+    four ranks have one.
     """
     with np.errstate(all="ignore"):
         size = np.log2(rms)
@@ -94,7 +94,8 @@ def _apart(rms: Array) -> Array:
 def _change(apart: Array) -> Array:
     """Return how far each entry exceeds the median of its rank's five entries before it.
 
-    apart, result: (ranks, places), powers of two. NaN where fewer than three of the five are known.
+    apart, result: (ranks, records of the series), in powers of two. NaN where fewer than three of
+    the five are known.
     """
     count = apart.shape[1]
     ahead = np.full((len(apart), BEFORE), np.nan)
@@ -108,7 +109,7 @@ def _together(sizes: list[_Sizes]) -> dict[int, Array]:
     """Return, by step, the median change of each rank over its series of one kind.
 
     sizes: the series. The result is empty for fewer than three series; a step with fewer than three
-    places (pass and call of a series) has no entry. A rank without a known change has 0.
+    records of a rank has no entry. A rank without a known change has 0.
     """
     if len(sizes) < TOGETHER:
         return {}
@@ -172,7 +173,7 @@ def _lasting(
 ) -> Departure:
     """Return the departure of a rank whose norms leave those of its peers throughout some series.
 
-    series: for each series its first place in the grid, and each rank's level in powers of two and
+    series: for each series its first column in the grid, and each rank's level in powers of two and
     in units. out: a boolean mask of `series`, which of them the rank leaves. The departure begins
     at the first record of these.
     """

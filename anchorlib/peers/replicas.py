@@ -106,7 +106,8 @@ def departures(one: DigestClasses) -> Iterator[Departure]:
 def _departure(one: DigestClasses, rank: int, away: Array, present: Array) -> Iterator[Departure]:
     """Yield a Departure for a rank whose digest few ranks share at some places of a series.
 
-    Nothing is yielded if the rank only went on recording after its peers had ended.
+    A place is a step, pass and call. Nothing is yielded if the rank only went on recording after
+    its peers had ended.
     away, present: (ranks, places), whether few ranks share the rank's digest, and whether it has a
     record.
     """
@@ -126,8 +127,9 @@ def _departure(one: DigestClasses, rank: int, away: Array, present: Array) -> It
 def _mates(one: DigestClasses, rank: int, at: int, away: Array) -> Array:
     """Return, for each rank, whether `rank` last agreed with it before place `at` of the series.
 
-    away: (ranks, places), whether few ranks share the rank's digest; such places do not count. All
-    are False if `rank` agreed with nobody; it is never its own mate.
+    A place is a step, pass and call. away: (ranks, places), whether few ranks share the rank's
+    digest; such places do not count. All are False if `rank` agreed with nobody; it is never its
+    own mate.
     """
     before = np.flatnonzero((one.sizes[rank, :at] > 1) & ~away[rank, :at])
     if not len(before):
@@ -141,8 +143,9 @@ def _mates(one: DigestClasses, rank: int, at: int, away: Array) -> Array:
 def _parting(one: DigestClasses, at: int, away: Array, present: Array) -> Iterator[Departure]:
     """Yield a Departure for each rank that agreed with its peers until place `at` of a series.
 
-    From that place on no digest has a majority of ranks. away, present: (ranks, places), whether
-    few ranks share the rank's digest, and whether it has a record.
+    A place is a step, pass and call; from this one on no digest has a majority of ranks.
+    away, present: (ranks, places), whether few ranks share the rank's digest, and whether it has a
+    record.
     """
     left = away[:, :at].any(axis=1)
     for rank in np.flatnonzero(present[:, at] & ~left).tolist():
@@ -153,10 +156,10 @@ def _parting(one: DigestClasses, at: int, away: Array, present: Array) -> Iterat
 def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array, int | None]:
     """Return which ranks are away where there is a majority, and the place where majorities end.
 
-    away, present: (ranks, places), whether few ranks share the rank's digest, and whether it has a
-    record. nowhere: a boolean mask of the places without a majority. The place returned is None
-    where a majority comes back after them: ranks that all part and meet again (local steps between
-    two averages) do nothing wrong.
+    A place is a step, pass and call. away, present: (ranks, places), whether few ranks share the
+    rank's digest, and whether it has a record. nowhere: a boolean mask of the places without a
+    majority. The place returned is None where a majority comes back after them: ranks that all part
+    and meet again (local steps between two averages) do nothing wrong.
     """
     recorded = present.any(axis=0)
     home = np.flatnonzero(recorded & ~nowhere)
@@ -168,8 +171,8 @@ def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array,
 def _is_data(away: Array, present: Array) -> bool:
     """Return whether ranks leave and rejoin their peers too often for a fault, as by padding.
 
-    That is so if more than one rank in four (and more than one) is away at some place, and any of
-    them comes back. away, present: (ranks, places), whether few ranks share the rank's digest, and
+    That is so if more than one rank in four (and more than one) is away at some record, and any of
+    them comes back. away, present: (ranks, records), whether few ranks share the rank's digest, and
     whether it has a record.
     """
     left = away.any(axis=1)
@@ -182,7 +185,10 @@ def _is_data(away: Array, present: Array) -> bool:
 
 
 def _sizes(digest: Array, present: Array) -> Array:
-    """Return how many ranks have each rank's digest, (ranks, places); 0 without a record."""
+    """Return how many ranks have each rank's digest, (ranks, records); 0 without a record.
+
+    digest, present: (ranks, records), the digest of a rank's record, and whether it has one.
+    """
     ranks = len(digest)
     sizes = np.full(digest.shape, ranks, np.int64)
     other = np.flatnonzero((digest != digest[:1]).any(axis=0) | ~present.all(axis=0))
@@ -201,9 +207,9 @@ def _sizes(digest: Array, present: Array) -> Array:
 
 
 def _changes(sizes: Array, digest: Array) -> int:
-    """Return how often three ranks in four changed to one new value together, between two places.
+    """Return how often three ranks in four changed to one new value together.
 
-    sizes, digest: (ranks, places), as in `DigestClasses`.
+    sizes, digest: (ranks, records), as in `DigestClasses`. Neighbouring columns are compared.
     """
     most = 4 * sizes.max(axis=0) >= 3 * len(sizes)
     shared = np.take_along_axis(digest, np.argmax(sizes, axis=0)[None], axis=0)[0]
@@ -211,18 +217,19 @@ def _changes(sizes: Array, digest: Array) -> int:
 
 
 def _agree_at_first(sizes: Array) -> bool:
-    """Return whether ranks typically share a digest at the first place where several have a record.
+    """Return whether ranks typically share a digest at the first record that several of them have.
 
-    sizes: (ranks, places): how many ranks share the rank's digest; 0 without a record.
+    sizes: (ranks, records): how many ranks share the rank's digest; 0 without a record.
     """
     held = np.flatnonzero((sizes > 0).sum(axis=0) > 1)
     return bool(len(held)) and int(_usual(sizes[:, held[:1]])[0]) > 1
 
 
 def _usual(sizes: Array) -> Array:
-    """Return the median, at each place, of how many ranks share a rank's digest; 0 without ranks.
+    """Return the median, for each column, of how many ranks share a rank's digest; 0 without ranks.
 
-    The median is a size that occurs, not a mean of two.
+    sizes: (ranks, records), 0 for a rank without a record, which does not count. The median is a
+    size that occurs, not a mean of two.
     """
     ascending = np.sort(sizes, axis=0)
     absent = (ascending == 0).sum(axis=0)

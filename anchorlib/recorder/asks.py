@@ -49,7 +49,10 @@ class Ask:
 
 
 class Asks:
-    """The requests that a drain has not carried out yet, in order; any thread may add one."""
+    """The requests (flush, close) that a drain, which empties a ring, has yet to carry out.
+
+    They are carried out in order. Any thread may add a request.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Ask] = deque()
@@ -85,9 +88,9 @@ class Asks:
 
 
 class OpenAsks:
-    """The requests that a trainer has made and that its drain has not answered yet.
+    """The requests (flush, close) that a trainer has made, and that have not been answered yet.
 
-    Any thread may call the methods.
+    The drain, which empties the ring, answers them. Any thread may call the methods.
     """
 
     def __init__(self) -> None:
@@ -137,7 +140,7 @@ class OpenAsks:
 
 
 class Host(Protocol):
-    """The interface that a drain needs of the thread or process which runs it.
+    """The interface that a drain, which empties a ring, needs of what runs it: thread or process.
 
     Its methods `answer` and `warn` never raise.
     """

@@ -38,9 +38,9 @@ _SOON_SECONDS: Final = 0.005
 
 @dataclass(frozen=True, slots=True)
 class PredecessorState:
-    """The state in which drains that have died have left their ring, for the drain that follows.
+    """The state in which drains that have died left the ring that they emptied, for the next drain.
 
-    definitions: the definitions in slots that were consumed.
+    definitions: the definitions (of series and so on) in the slots that were consumed.
     drains: how many drains of this ring there were before.
     ahead: how many records, from the first slot on that is not consumed, a sink has nevertheless:
         these must not be put again.
@@ -87,7 +87,7 @@ class Drain:
         self._mark()
 
     def _count_on(self, lost: int) -> None:
-        """Begin with the loss counters of the earlier drains, less what the sink counts itself.
+        """Begin with the loss counts of earlier drains of the ring, less what the sink counts.
 
         lost: further records that were lost with the earlier drains.
         """

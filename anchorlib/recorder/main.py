@@ -36,7 +36,7 @@ _ALIVE_SECONDS: Final = 30.0  # within which a dead trainer's records have to re
 
 
 class DrainHost:
-    """What connects the drain of this recorder process with the trainer, which is another process.
+    """What connects the drain, which empties the ring in this process, with the trainer in another.
 
     bell: an eventfd that wakes the drain. alone: whether the trainer has ended.
     """

@@ -195,7 +195,11 @@ class RecorderProcess:
             self._lock.release()
 
     def defined(self, slot: int, text: bytes) -> None:
-        """Keep the JSON of a definition, for later recorders that start behind its slot `slot`."""
+        """Keep the JSON of a definition (of a series or layout), which slot `slot` will hold.
+
+        A recorder that replaces a dead one may begin behind that slot of the ring, and needs the
+        definition.
+        """
         self._definitions.append((slot, text.decode()))
 
     def lend(self, nbytes: int) -> tuple[int, int, object]:

@@ -148,7 +148,10 @@ class RecordQueue:
             self._placer.place_statements_if_due()
 
     def edges(self, edges: Edges) -> None:
-        """Send the drain lineage: which tensors and operations a value was computed from."""
+        """Queue lineage for the sink: which tensors and operations a value was computed from.
+
+        Lineage that no store can hold is left out, with a warning.
+        """
         try:
             check_edges(edges)
         except AnchorError as fault:
@@ -159,13 +162,13 @@ class RecordQueue:
             self._placer.place_statements_if_due()
 
     def header(self, entries: Mapping[str, object]) -> None:
-        """Send the drain entries of the run's header."""
+        """Queue entries of the run's header for the sink."""
         with self.lock:
             self._statements.header(entries)
             self._placer.place_statements_if_due()
 
     def operations(self, entries: Sequence[Entry]) -> None:
-        """Send the drain entries of the log of traced operations."""
+        """Queue entries of the log of traced operations for the sink."""
         with self.lock:
             self._statements.operations(entries)
             self._placer.place_statements_if_due()
@@ -231,7 +234,7 @@ class RecordQueue:
         return int(asked.result())
 
     def _give_up(self) -> None:
-        """Cancel all requests to a drain whose store hangs; the records that wait are lost."""
+        """Cancel all requests, as the store hangs; the records that wait are lost."""
         self._worker.cancel()
         self._losses.warn_once(
             "stuck",
@@ -248,7 +251,7 @@ class RecordQueue:
 
     @property
     def handed_over(self) -> int:
-        """How many records the drain has read from the ring, for the sink or as losses."""
+        """How many records have left the ring, for the sink or as losses."""
         return self._ring[Word.RECORDS]
 
     @property
@@ -263,7 +266,7 @@ class RecordQueue:
 
     @property
     def lost(self) -> int:
-        """How many records were lost altogether, in the queue, the drain or the sink."""
+        """How many records were lost altogether, in the queue or the sink, or between them."""
         return self._losses.records + self._stuck + self._ring[Word.LOST]
 
     @property

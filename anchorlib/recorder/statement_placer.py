@@ -96,7 +96,10 @@ class StatementPlacer:
         return True
 
     def _place(self, text: bytes, *, defines: bool = False) -> bool:
-        """Place the JSON of a statement or definition in the ring; return whether it had room."""
+        """Place the JSON of a statement or definition in the ring; return whether that had room.
+
+        defines: whether it is a definition (of a series and so on), which the worker keeps as well.
+        """
         producer = self._producer
         if producer.placing:
             return False

@@ -111,9 +111,9 @@ class SpoolContent:
         return Hello(run=label.run, rank=label.rank, writer_id=bytes.fromhex(label.writer_id))
 
     def hello(self, attempts: Sequence[PastAttempt]) -> Hello:
-        """Return the Hello message that opens this delivery; sets `links` and `attempt`.
+        """Return the Hello message (who writes what) of this delivery; set `links`, `attempt`.
 
-        attempts: those at this rank that the target has already, oldest first.
+        attempts: the recordings of this rank that the target has already, oldest first.
         Raises RunExistsError if these are another recording.
         """
         hello = Hello()
@@ -137,7 +137,7 @@ class SpoolContent:
         return hello
 
     def _as_part(self, hello: Hello, attempts: Sequence[PastAttempt], number: int) -> Hello:
-        """Complete `hello` for a target that holds part `number` of the rank, and return it.
+        """Complete the message `hello` for a target with part `number` of the rank; return it.
 
         The records of a part keep the numbers that they have in the spool; earlier records of the
         rank may be at other collectors, and stay there.

@@ -138,7 +138,7 @@ class FrameReader:
         return None
 
     def _next(self) -> Stored | Damaged | None:
-        """Return the next entry, or damaged bytes, of the segments; None at the spool's end."""
+        """Return the next entry (message) of the spool, or damaged bytes; None at the end."""
         if self._at is None:
             if self._segments.oldest is None:
                 return None

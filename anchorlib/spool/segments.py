@@ -126,7 +126,7 @@ class Segments:
 
 
 class SegmentReader:
-    """Reads one segment, entry by entry, up to the segment's `size`."""
+    """Reads one segment file, entry (message) by entry, up to the segment's `size`."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -134,7 +134,7 @@ class SegmentReader:
         self._file = -1
 
     def next(self) -> Stored | Damaged | None:
-        """Return the next entry, or the damaged bytes that come next; None at the segment's end."""
+        """Return the next entry (message), or the damaged bytes in its place; None at the end."""
         size = self.segment.size
         if self.offset >= size:
             return None
