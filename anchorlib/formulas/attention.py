@@ -71,7 +71,11 @@ class _Way(NamedTuple):
 
 
 class _Weights(NamedTuple):
-    """q, k and v, each with as many heads as q, the factor of the scores, and their softmax p."""
+    """q, k, v and the weights p of attention.
+
+    q, k, v: each with as many heads as q. root: the factor of the scores. p: the softmax of the
+    scores.
+    """
 
     q: Rounded
     k: Rounded

@@ -169,7 +169,8 @@ def _shared(labels: list[_Labels]) -> list[_Labels]:
 def _codes(keys: Array, levels: list[Array]) -> Array:
     """Combine each column of `keys` into one number; the numbers sort as the columns do.
 
-    levels: the values that occur in each row of `keys`, sorted.
+    keys: (4, records): series, step, pass, call. levels: for each row of `keys` the values that
+    occur in it, sorted.
     """
     codes = np.zeros(keys.shape[1], np.int64)
     for values, level in zip(keys, levels, strict=True):

@@ -149,7 +149,11 @@ def _departure(rank: int, start: int, at: Array, apart: Array) -> Departure:
 
 
 def _level(apart: Array) -> tuple[Array, Array]:
-    """Return each rank's median over all its records, in powers of two and in units of spread."""
+    """Return each rank's median over a series, in powers of two and in units of the spread.
+
+    apart: (ranks, records of the series), as `_apart` returns it. Both results have one number per
+    rank; the unit is 1.4826 times the median absolute level of the ranks, and FLOOR at least.
+    """
     level = _median(apart, axis=1)
     unit = max(SIGMA * float(_median(np.abs(level))) if np.isfinite(level).any() else 0.0, FLOOR)
     return level, level / unit

@@ -85,7 +85,8 @@ def departures(one: DigestClasses) -> Iterator[Departure]:
     """Yield each rank that differs from its peers in a series, with the first record that shows it.
 
     Nothing is yielded for a series that ranks do not hold alike. Where so many ranks leave their
-    peers and come back that the data is the cause, only a lasting parting of all ranks is.
+    peers and come back that the data is the cause, only a parting of all ranks that lasts is
+    yielded.
     """
     if one.typical < 2:
         return

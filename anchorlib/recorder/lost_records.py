@@ -34,7 +34,7 @@ class LostRecords:
         self._logged: set[str] = set()
 
     def lose(self, series: Series, step: int, nbytes: int, reason: str) -> None:
-        """Count a record that is lost altogether, and state it as a gap.
+        """Count a record that is lost altogether, and state it as a gap for `reason`.
 
         nbytes: the bytes of values that would have been kept.
         """

@@ -142,7 +142,7 @@ class RecordQueue:
     # -- statements
 
     def gap(self, gap: Gap) -> None:
-        """Count observations that never became records, and state them as a gap."""
+        """Count observations that never became records, and state them to the sink as a gap."""
         with self.lock:
             self._statements.gap(statable(gap))
             self._placer.place_statements_if_due()

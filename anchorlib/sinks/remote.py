@@ -166,7 +166,10 @@ class RemoteSink:
 
     @property
     def own_gaps(self) -> int:
-        """How many gap statements this sink makes: one for each series and reason of a loss."""
+        """How many gap statements (what was not kept, and why) this sink makes by itself.
+
+        There is one statement for each series and reason of a loss.
+        """
         return len(self._room.gaps)
 
     @property
@@ -205,7 +208,10 @@ class RemoteSink:
             self._changed.notify_all()
 
     def gap(self, gaps: Sequence[Gap]) -> None:
-        """Queue gap statements to be sent; each replaces the last of its series and reason."""
+        """Queue gaps (what was not recorded, and why) to be sent.
+
+        Each replaces the last of its series and reason, as its count is a total.
+        """
         if self._forked:
             return
         with self._changed:

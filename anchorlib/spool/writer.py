@@ -28,8 +28,8 @@ _RETIRED: Final = 64  # finished segments that may stay open until they are sync
 class SegmentSize(NamedTuple):
     """The number of bytes after which a spool begins a new segment file.
 
-    usual: as a rule. most: at most, for segments that begin with long notes (definitions, lineage
-    and gaps), which must not fill a segment alone.
+    usual: as a rule. most: at most, for segments that begin with long notes (definitions of series
+    and so on, lineage and gaps), which must not fill a segment alone.
     """
 
     usual: int
@@ -45,8 +45,10 @@ GapKey = tuple[str, str, str, str]
 class SpoolWriter:
     """Writes the segment files of one spool; any thread may call the methods.
 
-    hello: the message that every segment begins with.
-    definitions, lineage: lists of messages that others extend; each segment repeats all of them.
+    hello: the message that every segment begins with; it says who writes which run.
+    definitions: the list of messages that define series and so on. lineage: the list of messages
+        with lineage, header entries and traced operations. Others extend both; each segment repeats
+        all of them.
     sync: whether a thread syncs the written bytes to the disk every 50 ms.
 
     Readers see what was written once `publish` was called.
@@ -139,7 +141,7 @@ class SpoolWriter:
 
     @property
     def position(self) -> tuple[Segment | None, int]:
-        """(segment, offset in it) where the next entry will be written; the segment may be None."""
+        """(segment, offset in it) where the next entry will be written; (None, …) without one."""
         return self._segment, self._written
 
     def sync(self) -> None:

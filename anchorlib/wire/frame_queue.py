@@ -22,7 +22,7 @@ class Frames(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the frames that are kept."""
+        """Bytes of the frames (messages with records) that are kept."""
 
     @property
     def end(self) -> int:
