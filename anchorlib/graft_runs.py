@@ -23,11 +23,15 @@ __all__ = ["graft_run"]
 def graft_run(
     command: Sequence[str], run: str, store: str | Path | None = None, *, output: Any = None
 ) -> tuple[str, str]:
-    """Run `command` with anchors that return the values of `run`; return the new run and its store.
+    """Run `command` with anchors that return the values of `run`.
+
+    The command records the run RUN-graft; an earlier run of that name is replaced.
 
     run: as for `open_run`; the run is not changed.
-    store: where runs live.
+    store: where runs live; the command finds it in ANCHOR_STORE.
     output: where the command's standard output goes, as for `subprocess.run`.
+
+    Returns the names of the new run and of its store.
 
     Raises RunNotFoundError; CommandError where the command fails, or records no such run.
     """

@@ -1,8 +1,9 @@
 """Noise runs: a training command run again, from parameters changed by about a rounding error.
 
 Each rerun finds ANCHOR_PERTURB=SEED:EPS in its environment, and the session that it opens records
-the run RUN-noiseSEED (see `anchorlib.capture.sessions.perturbing`). The drift of these runs from
-RUN is the drift that rounding alone causes; `compare(..., noise=...)` judges other drifts by it.
+the run RUN-noiseSEED, in place of an earlier run of that name (see
+`anchorlib.capture.sessions.perturbing`). The drift of these runs from RUN is the drift that
+rounding alone causes; `compare(..., noise=...)` judges other drifts by it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _PLACEHOLDER = ("COMMAND…",)
 
 
 class Recorded(Protocol):
-    """What `noise_line` reads of a run: its name, the dtypes of its records, each rank's header."""
+    """What `noise_line` reads of a run: its name, the dtypes of its records, a header by rank."""
 
     @property
     def run(self) -> str: ...
@@ -49,16 +50,22 @@ def noise(
 ) -> list[str]:
     """Run `command` again `runs` times, each time from slightly changed parameters.
 
-    command: as for `subprocess.run`; None or empty: the command that recorded `run`.
+    The reruns have the seeds 1, 2, … and record the runs RUN-noise1, RUN-noise2, …; earlier runs of
+    these names are replaced.
+
+    command: words as for `subprocess.run`; None or empty: the command that recorded `run`.
     run: the run that the command recorded, as for `open_run`; it is not changed.
     store: where runs live; the command finds it in ANCHOR_STORE.
     eps: the relative change of each parameter: a number, or the name of a floating-point type,
-        whose eps is taken; None takes the coarsest type in which `run` computed.
+        whose eps is taken; None takes the coarsest of the float64, float32, float16 and bfloat16
+        types that records of `run` have.
     output: where the command's standard output goes, as for `subprocess.run`.
 
     Returns the names of the recorded runs.
 
-    Raises RunNotFoundError, OptionError; CommandError where a rerun fails, or records no such run.
+    Raises RunNotFoundError; OptionError for an invalid `runs` or `eps`, or where `command` is not
+    given and the recorded command cannot be run again; CommandError where a rerun fails, or
+    records no such run.
     """
     if runs < 1:
         raise OptionError(f"runs is a whole number from 1 on, not {runs}")
@@ -83,10 +90,11 @@ def noise(
 
 
 def noise_line(a: Recorded, b: Recorded | None = None, *, store: str | None = None) -> str:
-    """The `anchor noise …` command line that makes noise runs of `a`, to compare `a` with `b`.
+    """Return the `anchor noise …` line that makes noise runs of `a`, to compare `a` with `b`.
 
-    The line ends in COMMAND… where the command that recorded `a` is not known, or cannot be run
-    again as it was recorded.
+    It has --eps if `b` has a coarser dtype than `a`, and --store if `store` is given. The line ends
+    in COMMAND… if the command that recorded `a` is not known, or cannot be run again as it was
+    recorded.
     """
     header = a.header[min(a.header)] if a.header else {}
     words = _PLACEHOLDER if _not_again(header) else header["command"]
@@ -100,7 +108,7 @@ def noise_line(a: Recorded, b: Recorded | None = None, *, store: str | None = No
 
 
 def compare_line(a: str, noise: Sequence[str], *, store: str | None = None) -> str:
-    """The `anchor compare …` command line that compares `a` with a run to fill in for OTHER.
+    """Return the `anchor compare …` command line for `a` and a run to be filled in for OTHER.
 
     noise: the names of the noise runs by which the comparison is judged.
     """
@@ -110,9 +118,9 @@ def compare_line(a: str, noise: Sequence[str], *, store: str | None = None) -> s
 
 
 def coarsest(dtypes: Iterable[str]) -> str:
-    """Of the types in `dtypes` in which parameters are kept, the type with the largest eps.
+    """Return which of `dtypes` has the largest eps, that is, rounds most coarsely.
 
-    float32 where parameters are kept in none of them.
+    Only float64, float32, float16 and bfloat16 count; without any of them, "float32" is returned.
     """
     kept = [name for name in set(dtypes) if name in _TYPES]
     return max(kept, key=lambda name: DTYPES[name].eps or 0.0, default="float32")
@@ -131,7 +139,7 @@ def _check_eps(eps: str | float | None) -> None:
 
 
 def _not_again(header: Mapping[str, Any]) -> str:
-    """Why the recorded command cannot be run again, as the end of a sentence; "" where it can."""
+    """Return why a header's command cannot be run again, as the end of a sentence; "" if it can."""
     words = header.get("command")
     if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
         return "is not known"

@@ -1,7 +1,10 @@
-"""Runs a training command again, with variables in its environment that change the recording.
+"""Runs a training command again, with environment variables that change what the training computes.
 
-The session that the command opens takes its name and store from the variables. So the command need
-not be edited, and no earlier run is changed. `noise_runs` and `graft_runs` use this.
+`noise_runs` sets ANCHOR_PERTURB, which changes each parameter by about a rounding error;
+`graft_runs` sets ANCHOR_GRAFT, which makes anchors return the values of another run. The command
+need not be edited: the session that it opens records under a name made of the reference run's
+(RUN-noise1, RUN-graft). So the reference run RUN is left as it is, while an earlier noise or graft
+run of the same name is replaced.
 """
 
 from __future__ import annotations
@@ -21,9 +24,10 @@ __all__ = ["header_of", "made_run", "rerun", "store_of"]
 
 
 def store_of(run: str, store: str | Path | None) -> str:
-    """The store that holds `run`, which may be a name in `store`, a path or a URL.
+    """Return the store that holds `run`: a directory, or the URL of a collector or archive.
 
-    Without `store`, a name is looked for where ANCHOR_STORE says, else in "anchors".
+    run: a path or a URL, which says its store; or a name, whose store is `store`, else the value of
+        ANCHOR_STORE, else "anchors". Whether the run exists is not checked.
     """
     if "://" in run:
         return run.rstrip("/").rpartition("/")[0]
@@ -36,7 +40,7 @@ def rerun(words: Sequence[str], variables: Mapping[str, str], output: Any) -> No
     """Run a command with `variables` in its environment, and wait for it.
 
     output: where the command's standard output goes, as for `subprocess.run`.
-    Raises CommandError where the command cannot be run, or fails.
+    Raises CommandError if the command cannot be started, or ends with an exit code other than 0.
     """
     shown = escape(shlex.join(words))
     try:
@@ -57,7 +61,7 @@ _PLACE = ("ANCHOR_RUN", "ANCHOR_STORE")
 
 
 def header_of(name: str, store: str) -> Mapping[str, Any] | None:
-    """The header of a run; None where the run cannot be opened."""
+    """Return the header of the run `name` in `store`; None if the run cannot be opened."""
     try:
         return dict(open_run(name, store).header())
     except AnchorError:
@@ -67,11 +71,11 @@ def header_of(name: str, store: str) -> Mapping[str, Any] | None:
 def made_run(
     name: str, store: str, header: Mapping[str, str], previous: Mapping[str, Any] | None
 ) -> str:
-    """Check that a rerun has just recorded a run called `name`; return the name.
+    """Check that a rerun has just recorded a run called `name` in `store`; return `name`.
 
-    header: entries that the rerun writes into the run's header.
+    header: entries that the run's header must have, as the rerun writes them.
     previous: the header of the run of that name before the command ran; None if there was none.
-    Raises CommandError where there is no such run, or only the previous one.
+    Raises CommandError if there is no such run, or if its header is still `previous`.
     """
     recorded = header_of(name, store)
     if (

@@ -53,7 +53,7 @@ MAX_ELEMENTS: Final = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The values that the columns `series`, `layout` and `phase` of a block hold indices of.
+    """The tables that the indices in a block's columns `series`, `layout` and `phase` refer to.
 
     The lists may grow, but an entry that is in a list never changes.
 
@@ -70,7 +70,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A record that cannot be stored, and the reason; it is stated as a gap instead.
+    """A record that cannot be stored, and the reason; a gap counts it as not recorded instead.
 
     For instance, its step is beyond 64 bits, or its values have another shape than it says.
     """

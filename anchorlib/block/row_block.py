@@ -92,6 +92,7 @@ class RowBlock:
     def without_values(self, bare: Array) -> RowBlock:
         """Return this block without the values of the records where `bare` is true.
 
+        bare: an array with one bool for each record of the block.
         The flag VALUE_DROPPED is set on those records that had values before.
         """
         flags = self.columns["flags"].copy()

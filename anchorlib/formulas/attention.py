@@ -32,9 +32,9 @@ _KERNELS: Final = ("scaled_dot_product_attention", "_scaled_dot_product_attentio
 class Attention(NamedTuple):
     """How attention is computed from tensors that are given in some order.
 
-    order: the numbers of the inputs that are q, k and v. causal: whether a place attends only to
-    itself and to the places before it. mask: the number of the input that is added to the scores;
-    a boolean mask is given as 0 and -inf. scale: None stands for 1/√d.
+    order: the numbers of the inputs that are q, k and v. causal: whether a position of the sequence
+    attends only to itself and to those before it. mask: the number of the input that is added to
+    the scores; a boolean mask is given as 0 and -inf. scale: None stands for 1/√d.
     """
 
     order: tuple[int, int, int] = (0, 1, 2)
@@ -43,7 +43,7 @@ class Attention(NamedTuple):
     scale: float | None = None
 
     def suffix(self) -> str:
-        """The settings as text to append to the function's name, "" for the usual ones.
+        """Return the settings as text to append to the function's name; "" for the usual settings.
 
         The text begins with a comma: ", causal, scale=0.5".
         """
@@ -53,7 +53,10 @@ class Attention(NamedTuple):
         return "".join(said + [f", given as {which}"] * (which != "qkv"))
 
     def arguments(self, given: Sequence[Array]) -> tuple[list[Any], dict[str, Any]]:
-        """The positional and keyword arguments of torch's kernels, from the inputs `given`."""
+        """Return the positional and keyword arguments of torch's kernels, made of `given`.
+
+        given: the function's inputs, in the order that `order` and `mask` number.
+        """
         q, k, v = (given[at] for at in self.order)
         mask = None if self.mask is None else given[self.mask]
         named = {"scale": self.scale, "enable_gqa": q.shape[-3:-2] != k.shape[-3:-2]}
@@ -61,14 +64,18 @@ class Attention(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """One way to round: the order in which products are summed, and whether q is scaled first."""
+    """One way to round attention: how products are summed, and whether q is scaled before them."""
 
     times: Product
     early: bool
 
 
 class _Weights(NamedTuple):
-    """q, k and v, each with as many heads as q, the factor of the scores, and their softmax p."""
+    """q, k, v and the weights p of attention.
+
+    q, k, v: each with as many heads as q. root: the factor of the scores. p: the softmax of the
+    scores.
+    """
 
     q: Rounded
     k: Rounded
@@ -78,9 +85,10 @@ class _Weights(NamedTuple):
 
 
 def attention(how: Attention) -> Function:
-    """The function that gives the output of attention; inputs: q, k and v, then masks, if any.
+    """Return the `Function` that gives the output of attention: softmax(scale·q·kᵀ + mask)·v.
 
-    q, k and v have the shape (…, places, d) and the order in `how`.
+    Its inputs: q, k and v in the order that `how` says, of shape (…, positions in the sequence, d),
+    then the mask, if there is one.
     """
 
     def form(way: _Way) -> Callable[..., Rounded]:
@@ -106,10 +114,9 @@ def attention(how: Attention) -> Function:
 
 
 def attention_backward(how: Attention, part: str) -> Function:
-    """The function of a gradient of attention.
+    """Return the `Function` that gives a gradient of attention.
 
-    Inputs: those of `attention`, then the output's gradient.
-
+    Its inputs: those of `attention`, then the output's gradient.
     part: whose gradient, "q", "k", "v" or "mask". With p the softmax, o the output and g its
     gradient: that of v is pᵀ·g, that of the scores s = p*(g·vᵀ - r), where each row of r is the sum
     of p*(g·vᵀ), or of g*o, which is the same. That of a mask is s, added up over the heads and
@@ -157,7 +164,10 @@ def attention_backward(how: Attention, part: str) -> Function:
 
 
 def _mask_backward(how: Attention) -> Function:
-    """The function of the mask's gradient: that of the scores, summed where heads share a mask."""
+    """Return the `Function` that gives the mask's gradient.
+
+    It is the gradient of the scores, added up where heads share a mask.
+    """
     mask = how.mask or 0
 
     def form(way: _Way, *, of_output: bool) -> Callable[..., Rounded]:
@@ -190,7 +200,7 @@ def _mask_backward(how: Attention) -> Function:
 
 
 def _slope(weights: _Weights, way: _Way, g: Rounded, *, of_output: bool) -> Rounded:
-    """The gradient of the scores, that is, of the softmax's input; g: the output's gradient.
+    """Return the gradient of the scores, that is, of the softmax's input; g: the output's gradient.
 
     of_output: which of two equal formulas gives the sums of rows, that of g*o or that of p*(g·vᵀ).
     """
@@ -200,7 +210,10 @@ def _slope(weights: _Weights, way: _Way, g: Rounded, *, of_output: bool) -> Roun
 
 
 def _added_up(x: Rounded, shape: tuple[int, ...]) -> Rounded:
-    """`x` summed, term by term, over the axes along which an array of `shape` was broadcast."""
+    """Return `x` summed to `shape`: over the axes along which an array of `shape` was broadcast.
+
+    The terms are added one after another, and the result has the shape `shape`.
+    """
     lengths = (1,) * (x.values.ndim - len(shape)) + shape
     axes = [at for at, (n, m) in enumerate(zip(x.values.shape, lengths, strict=True)) if n != m]
     if axes:
@@ -225,7 +238,7 @@ def _weights(lib: Library, how: Attention, way: _Way, given: Sequence[Rounded]) 
 
 
 def _softmax(lib: Library, scores: Rounded) -> Rounded:
-    """The softmax over the last axis; 0 in rows in which all is masked, as torch has it."""
+    """Return the softmax over the last axis; 0 in rows in which all is masked, as torch has it."""
     top = scores.map(lambda one: one.max(-1, keepdims=True))
     e = lib.exp(scores - top.map(lambda one: np.where(np.isneginf(one), 0, one)))
     total = e.sum()
@@ -233,7 +246,7 @@ def _softmax(lib: Library, scores: Rounded) -> Rounded:
 
 
 def _repeated(x: Rounded, q: Rounded) -> Rounded:
-    """`x` with its heads repeated until it has as many heads as `q`."""
+    """Return `x` with its heads (third axis from the end) repeated to be as many as those of q."""
     if x.values.ndim < 3 or x.values.shape[-3] == q.values.shape[-3]:
         return x
     times = q.values.shape[-3] // x.values.shape[-3]
@@ -241,7 +254,7 @@ def _repeated(x: Rounded, q: Rounded) -> Rounded:
 
 
 def _shared(gradient: Rounded, x: Rounded) -> Rounded:
-    """The gradient of `x`, whose heads were repeated: the sum over the copies of each head."""
+    """Return the gradient of `x`, whose heads were repeated: summed over each head's copies."""
     heads = x.values.shape[-3:-2]
     if heads == gradient.values.shape[-3:-2]:
         return gradient

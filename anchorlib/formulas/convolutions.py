@@ -62,7 +62,7 @@ class Strides(NamedTuple):
         return tuple(zip(self.stride, self.padding, self.dilation, strict=True))
 
     def out(self, space: Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
-        """The output's spatial size. space: that of the input. size: that of the weight."""
+        """Return the output's spatial size. space: the input's spatial size. size: the weight's."""
         return tuple(
             (n + 2 * pad - step * (k - 1) - 1) // stride + 1
             for n, k, (stride, pad, step) in zip(space, size, self.axes, strict=True)
@@ -77,14 +77,15 @@ class Elements(NamedTuple):
     columns: Array
 
     def of(self, output: Array) -> Array:
-        """The chosen elements of an output of shape (groups, rows, columns)."""
+        """Return the chosen elements of an output of shape (groups, rows, columns)."""
         chosen: Array = output[np.ix_(self.groups, self.rows, self.columns)]
         return chosen
 
 
 def patches(x: Array, size: tuple[int, ...], how: Strides, places: Array) -> Array:
-    """The input values that each of some places of the output depends on.
+    """Return the input values that some places of the output depend on.
 
+    A place is a position in an image of the batch; a tap is a position in the kernel window.
     x: (batch, channels, *space). size: the weight's spatial size.
     places: flat indices into (batch, *space of the output).
     Result: (groups, places, channels of a group · taps).
@@ -105,11 +106,13 @@ def patches(x: Array, size: tuple[int, ...], how: Strides, places: Array) -> Arr
 def arriving(
     g: Array, size: tuple[int, ...], how: Strides, space: Sequence[int], places: Array
 ) -> Array:
-    """The gradients that come to some places of the input, 0 where a tap reaches no output.
+    """Return the output's gradients that some places of the input get; 0 where a tap has no output.
 
-    g: (batch, channels of the output, *space of the output). space: the input's spatial size.
-    places: flat indices into (batch, *space). Result: (groups, places, output channels of a group ·
-    taps).
+    A place is a position in an image of the batch; a tap is a position in the kernel window.
+    g: (batch, channels of the output, *space of the output). size: the weight's spatial size.
+    space: the input's spatial size.
+    places: flat indices into (batch, *space).
+    Result: (groups, places, output channels of a group · taps).
     """
     batch, *where = np.unravel_index(places, (g.shape[0], *space))
     taken = []
@@ -125,8 +128,9 @@ def arriving(
 
 
 def _grouped(taken: Sequence[Array], groups: int) -> Array:
-    """Rearrange the values of each tap, (places, channels), into one array.
+    """Rearrange the values of each tap (position in the kernel window) into one array.
 
+    taken: for each tap an array (places, channels).
     Result: (groups, places, channels of a group · taps).
     """
     whole = np.stack(taken, -1)
@@ -136,12 +140,12 @@ def _grouped(taken: Sequence[Array], groups: int) -> Array:
 
 
 def convolution(chosen: Elements, taps: int, how: Strides) -> Function:
-    """The function of some elements of a convolution of x with weight w and bias b.
+    """Return the `Function` of some elements of a convolution of x with weight w and bias b.
 
-    Its output is (groups, places, channels). Its inputs: patches (groups, places, k), weights
-    (groups, k, channels), b (groups, 1, channels) if there is a bias, all of the chosen elements;
-    then x, w and b (empty if there is no bias) as they were recorded, for torch's kernel. taps: the
-    number of positions in the kernel window.
+    Its output is (groups, places, channels), where a place is a position in an image of the batch.
+    Its inputs: patches (groups, places, k), weights (groups, k, channels), b (groups, 1, channels)
+    if there is a bias, all of the chosen elements; then x, w and b (empty if there is no bias) as
+    they were recorded, for torch's kernel. taps: the number of positions in the kernel window.
     """
 
     def library(inputs: Sequence[Any], precision: str) -> Array:
@@ -159,13 +163,13 @@ _RECORDED: Final = 3
 
 
 def convolution_backward(part: str, chosen: Elements, inner: int, how: Strides) -> Function:
-    """The function of some elements of a gradient of a convolution.
+    """Return the `Function` that gives some elements of a gradient of a convolution.
 
-    part: whose gradient, "input", "weight" or "bias". Inputs of the function: two matrices of the
-    chosen elements, (groups, rows, k) and (groups, k, columns); then g, x and w as they were
-    recorded, for torch's kernel. Where no values of x or w are needed, any of their shape will do.
-    inner: how many of the k terms follow one another: for an input the taps, else the places of one
-    image.
+    part: whose gradient, "input", "weight" or "bias". Its inputs: two matrices of the chosen
+    elements, (groups, rows, k) and (groups, k, columns); then g, x and w as they were recorded, for
+    torch's kernel. Where no values of x or w are needed, any of their shape will do.
+    inner: how many of the k terms follow one another: for an input the positions in the kernel
+    window, else the positions in one image.
     """
 
     def library(inputs: Sequence[Array], precision: str) -> Array:
@@ -196,22 +200,26 @@ def in_groups(part: str, gradient: Array, groups: int) -> Array:
 
 
 def by_channels(x: Array, groups: int) -> Array:
-    """Rearrange (batch, channels, *space) to (groups, places, channels of a group)."""
+    """Rearrange (batch, channels, *space) to (groups, places, channels of a group).
+
+    The places are all positions of all images of the batch.
+    """
     flat = np.moveaxis(x, 1, -1).reshape(-1, groups, x.shape[1] // groups)
     return np.moveaxis(flat, 1, 0)
 
 
 def _settings(how: Strides) -> list[Any]:
-    """The convolution's settings as arguments of torch's kernels, with the output padding."""
+    """Return the settings as arguments of torch's convolution kernels, with output padding."""
     extra = list(how.extra) or [0] * len(how.stride)
     moves = [list(how.stride), list(how.padding), list(how.dilation)]
     return [*moves, how.transposed, extra, how.groups]
 
 
 def _forms(outer: str, inner: int) -> list[Formula]:
-    """The formulas for sums whose terms are in two nested loops, in each order of adding.
+    """Return formulas of sums whose terms are in two nested loops, one for each order of adding.
 
-    outer: the name of the outer loop. inner: how many terms the inner loop has.
+    outer: the name of the outer loop, "channels" or "images". inner: how many terms the inner loop
+    has.
     """
     other = "places" if outer == "images" else "taps"
     forms = []

@@ -54,7 +54,7 @@ def fit(
     *,
     part: Callable[[Array], Array] | None = None,
 ) -> Fit:
-    """Compare an output with all formulas of the function in `functions` that it is nearest to.
+    """Find the function in `functions` that an output is nearest to, and compare all its formulas.
 
     inputs, output: values of `precision` (float32, float64, bfloat16 or float16), decoded.
     part: selects from the output the elements that the functions compute; None selects all of them.
@@ -105,10 +105,10 @@ def _shares(
 
 
 def _roundings(precision: str) -> list[tuple[str, str]]:
-    """The precisions in which a formula is computed, each with the suffix of the formula's name.
+    """Return the precisions to compute a formula in, each with a suffix for the formula's name.
 
     Kernels for 16-bit types compute in float32 and round once; code written by hand rounds after
-    each operation.
+    each operation. Other types have one precision.
     """
     if precision in ("bfloat16", "float16"):
         return [("float32", ", in float32"), (precision, f", each step in {precision}")]
@@ -122,7 +122,10 @@ def _libraries(formula: Formula) -> list[tuple[Library, str]]:
 
 
 def _equal(values: Array, output: Array) -> float:
-    """The share of elements that have the same bits in both arrays; a NaN equals any NaN."""
+    """Return the share (0 to 1) of elements with the same bits in both arrays; 0 if there are none.
+
+    A NaN equals any NaN.
+    """
     kind = f"u{values.dtype.itemsize}"
     same = np.ascontiguousarray(values).view(kind) == np.ascontiguousarray(output).view(kind)
     same |= np.isnan(values) & np.isnan(output)

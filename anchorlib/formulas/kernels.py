@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def kernel(name: str, inputs: Sequence[Any], precision: str, **options: Any) -> Array:
-    """The first output of `torch.ops.aten.NAME`, as float32 or float64 values.
+    """Return the first output of `torch.ops.aten.NAME`, as float32 or float64 values.
 
     The arguments are those of `kernel_outputs`.
     """
@@ -26,7 +26,7 @@ def kernel(name: str, inputs: Sequence[Any], precision: str, **options: Any) -> 
 def kernel_outputs(
     name: str, inputs: Sequence[Any], precision: str, **options: Any
 ) -> tuple[Array, ...]:
-    """The outputs of `torch.ops.aten.NAME` as float32 or float64 values.
+    """Return the outputs of `torch.ops.aten.NAME` as float32 or float64 values, without None.
 
     inputs: arrays, which become tensors of `precision`; other arguments are passed unchanged.
     precision: the element type to compute in; `EXACT` is computed in float64.
@@ -44,7 +44,7 @@ def kernel_outputs(
 def kernel_gradients(
     name: str, inputs: Sequence[Any], g: Array, precision: str, leaves: int, **options: Any
 ) -> list[Array]:
-    """The gradients of the first inputs of `torch.ops.aten.NAME`, as autograd computes them.
+    """Return the gradients of the first inputs of `torch.ops.aten.NAME`, as autograd computes them.
 
     g: the gradient of the first output. leaves: how many inputs have gradients. The other arguments
     are those of `kernel_outputs`.
@@ -62,7 +62,7 @@ def kernel_gradients(
 
 
 def _tensors(inputs: Sequence[Any], precision: str) -> list[Any]:
-    """The inputs with each array made a tensor of `precision`; everything else is unchanged."""
+    """Return the inputs with each array made a tensor of `precision`; others stay as they are."""
     import torch
 
     kind = getattr(torch, precision, torch.float64)

@@ -32,9 +32,9 @@ Sum = Callable[[Rounded], Rounded]
 
 
 def mse_loss(reduction: str) -> Function:
-    """The function that gives the mean, or the sum, of (x - t)², as one element.
+    """Return the `Function` that gives the mean, or the sum, of (x - t)², as one element.
 
-    Inputs: x, t, both flat. reduction: "mean" or "sum".
+    Its inputs: x, t, both flat. reduction: "mean" or "sum".
     """
 
     def form(total: Sum) -> Callable[..., Rounded]:
@@ -50,9 +50,9 @@ def mse_loss(reduction: str) -> Function:
 
 
 def mse_loss_backward(reduction: str) -> Function:
-    """The function g·2·(x - t)/n, where n is 1 for a sum; the gradient of the loss's input x.
+    """Return the `Function` g·2·(x - t)/n: the gradient of the loss's input x; n is 1 for a sum.
 
-    Inputs: g of one element, x and t, both flat. reduction: "mean" or "sum".
+    Its inputs: g of one element, x and t, both flat. reduction: "mean" or "sum".
     """
 
     def scale(x: Rounded) -> float:
@@ -74,7 +74,7 @@ def mse_loss_backward(reduction: str) -> Function:
 
 
 def log_softmax() -> Function:
-    """The function x - max - log(sum(exp(x - max))) over the last axis; inputs: x."""
+    """Return the `Function` x - max - log(sum(exp(x - max))) over the last axis; its input: x."""
 
     def apart(total: Sum) -> Callable[[Library, Rounded], Rounded]:
         return lambda lib, x: _log_softmax(lib, x, total)
@@ -95,7 +95,10 @@ def log_softmax() -> Function:
 
 
 def log_softmax_backward() -> Function:
-    """The function g - exp(y)·sum(g), the gradient of a log-softmax's input; inputs: g, y."""
+    """Return the `Function` g - exp(y)·sum(g): the gradient of a log-softmax's input.
+
+    Its inputs: g, the gradient of the output, and y, the output.
+    """
 
     def form(total: Sum) -> Callable[[Library, Rounded, Rounded], Rounded]:
         return lambda lib, g, y: g - lib.exp(y) * total(g)
@@ -109,9 +112,9 @@ def log_softmax_backward() -> Function:
 
 
 def cross_entropy() -> Function:
-    """The function that gives the mean of -log_softmax(x) at the target, as one element.
+    """Return the `Function` that gives the mean of -log_softmax(x) at the target, as one element.
 
-    Inputs: x (n, classes), t (n, classes) of 0 and 1.
+    Its inputs: x (n, classes), t (n, classes) of 0 and 1.
     """
 
     def form(total: Sum) -> Callable[[Library, Rounded, Rounded], Rounded]:
@@ -129,9 +132,9 @@ def cross_entropy() -> Function:
 
 
 def cross_entropy_backward() -> Function:
-    """The function (softmax(x) - t)·g/n, the gradient of a cross entropy's input x.
+    """Return the `Function` (softmax(x) - t)·g/n: the gradient of a cross entropy's input x.
 
-    Inputs: g of one element, x (n, classes), t (n, classes) of 0 and 1.
+    Its inputs: g of one element, x (n, classes), t (n, classes) of 0 and 1.
     """
 
     def by_logarithm(total: Sum) -> Callable[..., Rounded]:
@@ -186,7 +189,7 @@ def _log_softmax(lib: Library, x: Rounded, total: Sum) -> Rounded:
 
 
 def _code(reduction: str) -> int:
-    """The number that torch's kernels have for a reduction: 1 for "mean", 2 for "sum"."""
+    """Return the number that torch's kernels have for a reduction: 1 for "mean", 2 for "sum"."""
     return {"mean": 1, "sum": 2}[reduction]
 
 

@@ -48,7 +48,7 @@ def _kernel(name: str, arguments: Callable[[Sequence[Array]], list[Any]]) -> tup
 
 
 def softmax() -> Function:
-    """The function exp(x - max) / sum over the last axis; inputs: x."""
+    """Return the `Function` exp(x - max) / sum over the last axis; its input: x."""
 
     def form(total: Callable[[Rounded], Rounded]) -> Callable[[Library, Rounded], Rounded]:
         def compute(lib: Library, x: Rounded) -> Rounded:
@@ -69,7 +69,10 @@ def softmax() -> Function:
 
 
 def softmax_backward() -> Function:
-    """The function y*(g - sum(g*y)), the gradient of a softmax's input; inputs: g, y."""
+    """Return the `Function` y*(g - sum(g*y)): the gradient of a softmax's input.
+
+    Its inputs: g, the gradient of the output, and y, the output.
+    """
     forms = []
     for name, total in ORDERS:
         forms += [
@@ -101,13 +104,19 @@ def _bind(
 
 
 def _scaled(x: Rounded, parameters: Sequence[Rounded]) -> Rounded:
-    """x times the weight plus the bias; `parameters` holds nothing, the weight alone, or both."""
+    """Return x times the weight plus the bias.
+
+    parameters: nothing, the weight alone, or the weight and the bias.
+    """
     scaled = x * parameters[0] if parameters else x
     return scaled + parameters[1] if len(parameters) > 1 else scaled
 
 
 def layer_norm(eps: float) -> Function:
-    """The function (x - mean)/sqrt(var + eps)*w + b; inputs: x, then w and b if there are any."""
+    """Return the `Function` (x - mean)/sqrt(var + eps)*w + b over the last axis.
+
+    Its inputs: x, then w and b if there are any.
+    """
 
     def arguments(inputs: Sequence[Array]) -> list[Any]:
         x, *parameters = inputs
@@ -122,7 +131,10 @@ def layer_norm(eps: float) -> Function:
 
 
 def rms_norm(eps: float) -> Function:
-    """The function x/sqrt(mean(x*x) + eps)*w; inputs: x, then w where there is a weight."""
+    """Return the `Function` x/sqrt(mean(x*x) + eps)*w over the last axis.
+
+    Its inputs: x, then w where there is a weight.
+    """
 
     def arguments(inputs: Sequence[Array]) -> list[Any]:
         x, *parameters = inputs
@@ -137,7 +149,7 @@ def rms_norm(eps: float) -> Function:
 
 
 def _forms(root: str, inverse: str, eps: float, *, centred: bool = True) -> tuple[Formula, ...]:
-    """The formulas of a normalisation, in each order of sums.
+    """Return the formulas of a normalisation, in each order of sums.
 
     root: the name of the formula that divides by the root; inverse: of that which multiplies by the
     root's inverse. centred: whether the mean is subtracted first.
@@ -175,7 +187,10 @@ def _once(compute: Callable[..., Rounded]) -> Callable[..., Rounded]:
 
 
 def layer_norm_backward(eps: float) -> Function:
-    """The gradient of a layer norm's input x; inputs: g, x, then w where there is a weight."""
+    """Return the `Function` that gives the gradient of a layer norm's input x.
+
+    Its inputs: g, the gradient of the output; x; then w where there is a weight.
+    """
 
     def form(total: Callable[[Rounded], Rounded]) -> Callable[..., Rounded]:
         def compute(lib: Library, g: Rounded, x: Rounded, *parameters: Rounded) -> Rounded:

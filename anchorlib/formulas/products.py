@@ -33,15 +33,15 @@ class ProductPart(NamedTuple):
     columns: Array
 
     def of(self, output: Array) -> Array:
-        """The elements of a whole product that are in these rows and columns."""
+        """Return the elements of a whole product that are in these rows and columns."""
         part: Array = output[np.ix_(self.rows, self.columns)]
         return part
 
 
 def product(part: ProductPart) -> Function:
-    """The function a·b (+ c), of which the rows and columns of `part` are computed.
+    """Return the `Function` a·b (+ c), of which the rows and columns of `part` are computed.
 
-    Inputs of the function: a (m, k), b (k, n), perhaps c (n,).
+    Its inputs: a (m, k), b (k, n), perhaps c (n,).
     """
 
     def form(order: Callable[[Rounded, Rounded], Rounded]) -> Callable[..., Rounded]:
@@ -68,7 +68,7 @@ def product(part: ProductPart) -> Function:
 
 
 def sequential(a: Rounded, b: Rounded) -> Rounded:
-    """a·b of matrices (…, m, k) and (…, k, n), where each product is rounded before it is added."""
+    """Return a·b of matrices (…, m, k), (…, k, n); each product is rounded before it is added."""
     total = _column(a, 0) * _row(b, 0)
     for at in range(1, a.values.shape[-1]):
         total = total + _column(a, at) * _row(b, at)
@@ -76,9 +76,9 @@ def sequential(a: Rounded, b: Rounded) -> Rounded:
 
 
 def fused(a: Rounded, b: Rounded) -> Rounded:
-    """a·b of matrices (…, m, k) and (…, k, n), by fused multiply-add: products are not rounded.
+    """Return a·b of matrices (…, m, k) and (…, k, n), by fused multiply-add.
 
-    The first product is rounded, for nothing is added to it.
+    Products are not rounded, but for the first, as nothing is added to it.
     """
     return _lanes(a, b, 1)
 

@@ -73,11 +73,11 @@ class Rounded:
         return Rounded(values, self.precision)
 
     def map(self, function: Callable[[Array], Array]) -> Rounded:
-        """The result of `function` on the values, rounded to the precision of this array."""
+        """Return the result of `function` on the values, rounded to the precision of this array."""
         return self.of(function(self.values))
 
     def sum(self, *, order: str = "pairwise") -> Rounded:
-        """The sum over the last axis, kept as an axis of size 1.
+        """Return the sum over the last axis, kept as an axis of size 1.
 
         order: "pairwise" adds as numpy does; "sequential" adds one term after another and rounds
             each partial sum.
@@ -119,7 +119,7 @@ class Rounded:
 
 
 def fma(a: Rounded, b: Rounded, c: Rounded | float) -> Rounded:
-    """a·b + c with a single rounding in float32 and float64; in `EXACT` an ordinary a·b + c.
+    """Return a·b + c, rounded once in float32 and float64; in `EXACT` an ordinary a·b + c.
 
     The intermediate sum is rounded to odd, so that the last rounding cannot meet a tie that the
     rounding before it made (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums:
@@ -140,28 +140,28 @@ def fma(a: Rounded, b: Rounded, c: Rounded | float) -> Rounded:
 
 
 def _two_sum(x: Array, y: Array) -> tuple[Array, Array]:
-    """A sum, and the error of its rounding, exactly (Knuth)."""
+    """Return a float64 sum, and the error of its rounding, exactly (Knuth)."""
     total = x + y
     back = total - x
     return total, (x - (total - back)) + (y - back)
 
 
 def _two_product(x: Array, y: Array) -> tuple[Array, Array]:
-    """A product, and the error of its rounding, exactly where nothing overflows (Dekker)."""
+    """Return a float64 product and its rounding's error, exact where nothing overflows (Dekker)."""
     product = x * y
     (x1, x2), (y1, y2) = _halves(x), _halves(y)
     return product, x2 * y2 - (((product - x1 * y1) - x2 * y1) - x1 * y2)
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
-    """The upper 26 bits of a float64 mantissa, and the rest, as two numbers (Veltkamp)."""
+    """Return the upper 26 bits of a float64 mantissa, and the rest, as two numbers (Veltkamp)."""
     large = x * 134217729.0
     upper = large - (large - x)
     return upper, x - upper
 
 
 def _odd_sum(x: Array, y: Array) -> Array:
-    """x + y in float64, rounded to odd: a sum that is not exact gets an odd last bit."""
+    """Return x + y in float64, rounded to odd: a sum that is not exact gets an odd last bit."""
     total, error = _two_sum(x, y)
     bits = total.view(np.int64)
     inexact = (error != 0) & np.isfinite(total) & ((bits & 1) == 0)
@@ -172,13 +172,17 @@ def _odd_sum(x: Array, y: Array) -> Array:
 
 
 def nearest(values: Array, precision: str) -> Array:
-    """`values`, of any floating-point type, rounded to a precision."""
+    """Return `values`, of any floating-point type, rounded to the nearest of `precision`.
+
+    precision: a key of `PRECISIONS`. The result has the numpy type in which the precision is
+    computed: float32 for 16-bit types.
+    """
     kind, nearest_of = PRECISIONS[precision]
     with np.errstate(all="ignore"):
         return nearest_of(np.asarray(values).astype(kind))
 
 
 def erf(values: Array) -> Array:
-    """The error function of each value, computed in float64."""
+    """Return the error function of each value, computed in float64."""
     flat = np.asarray(values, np.float64).reshape(-1)
     return np.array([math.erf(one) for one in flat.tolist()]).reshape(np.shape(values))

@@ -40,7 +40,7 @@ _MOST: Final = 6  # the most facts about an operation in its tooltip
 
 
 def dot_text(graphs: Sequence[Graph], remark: str = "") -> str:
-    """The text of a DOT digraph that holds these graphs side by side.
+    """Return the text of a DOT digraph that holds these graphs side by side.
 
     remark: a comment for the first line; none if empty.
     """
@@ -85,9 +85,10 @@ class _Clusters:
 
 
 def _shown(node: Node, *, marked_before: bool) -> str:
-    """The DOT attributes of a node.
+    """Return the DOT attributes of a node: its label, tooltip and colour.
 
-    marked_before: whether another node already shows the same text about how the runs differ.
+    marked_before: whether another node already shows the same text about how the runs differ; then
+    the text is not written beside this node again.
     """
     lines = [f"{key}: {text}" for key, text in node.attributes.items()][:_MOST]
     color = f' fillcolor="{_STAGES.get(node.stage, _OTHER)}"'
@@ -108,7 +109,7 @@ def _edges(graph: Graph) -> Iterator[str]:
 
 
 def _drawn(start: str, end: str, text: str) -> str:
-    """The DOT attributes of an edge between nodes of two stages, which may be the same stage.
+    """Return the DOT attributes of an edge that leads from stage `start` to stage `end`.
 
     text: describes the edge's tensor.
     """
@@ -118,7 +119,7 @@ def _drawn(start: str, end: str, text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    r"""A quoted string of DOT that shows `text` unchanged: backslashes, its escapes, are doubled.
+    r"""Return a quoted string of DOT that shows `text` unchanged: backslashes are doubled.
 
     Quotes are written as entities, which Graphviz shows as quotes: netron's reader ends a string at
     any quote, an escaped one too.

@@ -18,7 +18,7 @@ _RED: Final = {"backgroundColor": "#ffb3b3", "borderColor": "#c62828", "textColo
 
 
 def explorer_text(graphs: Sequence[Graph], remark: str = "") -> str:
-    """The JSON of a graph collection that holds these graphs.
+    """Return the JSON of a graph collection for Model Explorer that holds these graphs.
 
     remark: added to the collection's label.
     """

@@ -23,7 +23,10 @@ _PRODUCER: Final = 22  # from this version of GraphDef on, readers infer shapes
 
 
 def graph_def_text(graphs: Sequence[Graph], remark: str = "") -> str:
-    """The text of a GraphDef that holds these graphs side by side, after `remark` as a comment."""
+    """Return the text of a GraphDef that holds these graphs side by side.
+
+    remark: a comment for the first line; none if empty.
+    """
     whole = message("graph.Graph", versions=message("graph.Versions", producer=_PRODUCER))
     for graph in graphs:
         names = [_name(node) for node in graph.nodes]

@@ -13,9 +13,10 @@ Marks: TypeAlias = Mapping[OpKey, str]
 
 
 def marks_of(alignment: OpAlignment, a: str, b: str) -> tuple[Marks, Marks]:
-    """For each of two runs, a text about every operation that differs, by the operation's key.
+    """Return, for run A and for run B, a text about each operation that differs between them.
 
-    a, b: the names of the runs, which the texts mention.
+    The texts are keyed by (rank, step, index) of the operation. a, b: the names of the runs, which
+    the texts mention.
     """
     marks: tuple[dict[OpKey, str], dict[OpKey, str]] = ({}, {})
     for one in alignment.every:

@@ -56,7 +56,7 @@ def _class(name: str) -> Any:
 
 @cache
 def _pool() -> Any:
-    """The protobuf types of all messages, in a descriptor pool of our own.
+    """Return the protobuf types of all messages, in a descriptor pool of our own.
 
     protobuf's common pool would refuse them where onnx or tensorboard is loaded too: these register
     their own descriptors there.

@@ -26,17 +26,17 @@ def cut(text: str) -> str:
 
 
 def label_of(op: Op) -> str:
-    """An operation's label on its node: "add_" for "aten.add_.Tensor"."""
+    """Return an operation's label on its node: "add_" for "aten.add_.Tensor"."""
     return part(op.op.split(".")[1] if "." in op.op else op.op)
 
 
 def domain_of(op: Op) -> str:
-    """The library that an operation belongs to: "aten" for "aten.add_.Tensor"."""
+    """Return an operation's library: "aten" for "aten.add_.Tensor", "-" for a name without dots."""
     return part(op.op.split(".")[0] if "." in op.op else "")
 
 
 def scope_of(op: Op, *, step: bool) -> tuple[str, ...]:
-    """The path of the groups that an operation is in: its stage, then module by module.
+    """Return the path of the groups that an operation is in: its stage, then module by module.
 
     step: whether the step comes first, which a graph of several steps needs.
     """

@@ -16,9 +16,10 @@ _FAR: Final = 3  # edges from an operation that differs back to the farthest mak
 
 
 def ops_around(ops: Sequence[Op], end: Op, parting: Container[OpKey] = ()) -> list[Op]:
-    """At most a dozen operations of a step, in order: makers of inputs, `end`, users of results.
+    """Return up to twelve operations of a step, in order: makers of inputs, `end`, its users.
 
-    ops: the operations of the step and rank of `end`.
+    ops: the operations of the step and rank of `end`; views and operations without outputs are left
+        out.
     parting: the operations that differ from another run. Their makers count as near to `end`, so
         that the graphs of two runs show the same operations before the runs part.
     """

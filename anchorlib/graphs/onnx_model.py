@@ -29,7 +29,7 @@ _ELEMENTS: Final = {
 
 
 def onnx_bytes(graphs: Sequence[Graph], remark: str = "") -> bytes:
-    """A serialised ONNX model that holds these graphs side by side, described by `remark`."""
+    """Return a serialised ONNX model with these graphs side by side; `remark` describes it."""
     name = " and ".join(graph.name for graph in graphs)
     whole = message("onnx.Graph", name=name, doc_string=remark)
     for graph in graphs:

@@ -11,7 +11,7 @@ _SHOWN = 200  # characters of a name, selector or address that a message quotes
 
 
 def escape(text: str) -> str:
-    r"""`text` as a terminal, a log line or a table may show it: printable, and unambiguous.
+    r"""Return `text` as a terminal, log line or table may show it: printable, and unambiguous.
 
     What Python's repr would escape (control characters, ESC, bidirectional overrides, line and
     paragraph separators, invisible and unassigned characters, unpaired surrogates) becomes

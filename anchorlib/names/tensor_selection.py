@@ -121,7 +121,7 @@ def _unknown(selector: Selector, known: _Known, where: str) -> UnknownTensorErro
 
 
 def _hint(selector: Selector, known: _Known) -> tuple[list[str], str]:
-    """Return selectors that may have been meant, and what an error says if that list is empty."""
+    """Return (selectors that may have been meant, what an error says if there are none)."""
     for reading in (*selector.readings, *_misspelt_kind(selector.text)):
         names = known.names(reading)
         if names:

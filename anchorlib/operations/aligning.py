@@ -46,6 +46,7 @@ def align_ops(
     Returns None if no step was traced by both. If one run divides a step into more passes than the
     other, only the passes of both are aligned.
 
+    a, b: the traced operations of run A and of run B.
     names: B's name of a module -> A's, where they differ.
     step_offset: step n of A is step n + step_offset of B.
     partial: whether operations of some modules were not traced. Then a module of which one run has
@@ -94,7 +95,7 @@ class _Grouped:
             self.groups.setdefault(group, []).append(op)
 
     def lacks(self, group: Group) -> bool:
-        """Whether this run has operations of compiled code, but none in the step of `group`."""
+        """Return whether this run has compiled operations, but none in the step of `group`."""
         return bool(self._compiled) and group[:2] not in self._compiled
 
 
@@ -141,7 +142,11 @@ def _difference(
 
 
 def _other_arguments(one: Op, two: Op) -> str:
-    """The arguments and output dtypes in which two operations of one name differ; "" for none."""
+    """Return the arguments and output dtypes in which two operations differ, as text; "" for none.
+
+    The text has both values, as "approximate none | tanh". Of two overloads only the direction of a
+    subtraction is compared, as "1 - x | x - 1".
+    """
     if one.op != two.op:
         # Two overloads (mul by a tensor, mul by a number) have other arguments, which are not
         # compared; only the direction of a subtraction is.

@@ -15,9 +15,10 @@ _TRACE: Final = "ANCHOR_TRACE"
 
 
 def traced_steps(environ: Mapping[str, str]) -> range | None:
-    """The steps that ANCHOR_TRACE names; None where it is not set or empty.
+    """Return the steps that ANCHOR_TRACE names; None where the variable is not set or empty.
 
-    Raises OptionError for a text that is not a range of steps, or that holds no step.
+    environ: environment variables. Raises OptionError for a text that is not a range of steps, or
+    that holds no step.
     """
     text = environ.get(_TRACE, "").strip()
     if not text:

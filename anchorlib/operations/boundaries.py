@@ -24,25 +24,26 @@ class Side(NamedTuple):
 
 
 class Boundaries:
-    """Compares the tensors that enter and leave blocks of operations of two runs."""
+    """Compares the tensors that enter and leave blocks (consecutive operations) of two runs."""
 
     def __init__(self, a: Side, b: Side) -> None:
         self._a, self._b = a, b
 
     def inputs_equal(self, a: Sequence[Op], b: Sequence[Op]) -> bool | None:
-        """Whether all inputs of both blocks whose bits are known are equal; None if none is known.
+        """Return whether all inputs of both blocks with known bits are equal; None if none has.
 
-        An input that was made by an operation without a partner is not compared: it has no
-        counterpart in the other run.
+        a, b: the operations of each run's block. An input that was made by an operation without a
+        partner is not compared: it has no counterpart in the other run.
         """
         known = [*_given(a, self._a, self._b), *_given(b, self._b, self._a)]
         return all(known) if known else None
 
     def outputs_equal(self, a: Sequence[Op], b: Sequence[Op]) -> bool | None:
-        """Whether the last output of one block is among the other block's outputs; None if unknown.
+        """Return whether the last output of one block is among the other block's outputs.
 
-        If one block is empty: whether the last output of the other block is one of that block's
-        inputs, so that it changed no bits.
+        a, b: the operations of each run's block. If one block is empty: whether the last output of
+        the other block is one of that block's inputs, so that it changed no bits. None if the
+        digests that this needs are not known.
         """
         if not (a and b):
             side = self._a if a else self._b
@@ -57,10 +58,11 @@ class Boundaries:
 
 
 def _given(block: Sequence[Op], own: Side, other: Side) -> list[bool]:
-    """For each input of a block whose bits are known, whether the other run has the same bits.
+    """Return, for each input of some operations with known bits, whether the other run has these.
 
-    They are looked for among the outputs of the partner of the input's maker; for an input from
-    before the step, among all tensors of the other run's step.
+    The bits are looked for among the outputs of the partner of the input's maker; for an input from
+    before the step, among all tensors of the other run's step. Inputs without a digest, or whose
+    maker has no partner with digests, are left out.
     """
     known = []
     for maker, digest in own.flow.into(block):

@@ -54,7 +54,7 @@ class OpDifference:
         return " ".join(made)
 
     def to_dict(self) -> dict[str, Any]:
-        """The difference as a dict, with the fields of the JSON output."""
+        """Return the difference as a dict, with the fields of the JSON output."""
         return {
             "stage": self.stage,
             "module": self.module,
@@ -90,9 +90,9 @@ class OpAlignment:
 
     @property
     def differences(self) -> tuple[OpDifference, ...]:
-        """One for all differences that agree in stage, operations and arguments.
+        """The differences, with those that agree in stage, operations and arguments made one.
 
-        Its `like_it` names the other modules that have the same difference.
+        `like_it` of that one names the other modules that have the same difference.
         """
         kinds: dict[tuple[object, ...], list[OpDifference]] = {}
         for one in self.every:
@@ -101,7 +101,7 @@ class OpAlignment:
         return tuple(map(_folded, kinds.values()))
 
     def to_dict(self) -> dict[str, Any]:
-        """The alignment as a dict, with the fields of the JSON output."""
+        """Return the alignment as a dict, with the fields of the JSON output."""
         return {
             "matched": self.matched,
             "only_a": self.only_a,
@@ -111,9 +111,9 @@ class OpAlignment:
 
 
 def _folded(alike: Sequence[OpDifference]) -> OpDifference:
-    """The most telling of some alike differences, with the modules of the others in `like_it`.
+    """Return the most telling of alike differences; its `like_it` names the modules of the others.
 
-    The most telling is the first where equal bits go in and other bits come out.
+    The most telling is the first where equal bits go in and other bits come out, else the first.
     """
     telling = [one for one in alike if one.inputs_equal and one.outputs_equal is False]
     first = (telling or alike)[0]

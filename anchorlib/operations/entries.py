@@ -27,9 +27,10 @@ _MOST: Final = (1 << 63) - 1
 
 
 def entry_key(entry: Entry) -> Key:
-    """The identity of an entry: of several entries with one key, readers take the first.
+    """Return the identity of an entry of the log of operations.
 
-    A gap's count is part of its key, for a later gap of the same reason states a new total.
+    Of several entries with one identity, readers take the first. The count of a gap (something that
+    was not traced) belongs to it, for a later gap of the same reason states a new total.
     Raises ValueError, KeyError or TypeError for a mapping that is no entry.
     """
     if "structure" in entry:
@@ -43,7 +44,7 @@ def entry_key(entry: Entry) -> Key:
 
 
 def check_entry(entry: Any) -> Entry:
-    """Return `entry` if it is well formed; raise ValueError if no writer of a log states it."""
+    """Return `entry` if it is a well-formed entry of a log of operations; else raise ValueError."""
     try:
         if not isinstance(entry, dict):
             raise TypeError("the entry is no JSON object")
@@ -58,7 +59,10 @@ def check_entry(entry: Any) -> Entry:
 
 
 def gap_entry(reason: str, count: int, first_step: int, last_step: int) -> Entry:
-    """The entry that says how often so far something could not be traced, for one reason."""
+    """Return the log entry that says how often something could not be traced, for one reason.
+
+    count: the total so far. first_step, last_step: the steps in which it happened first and last.
+    """
     gap = {"reason": reason, "count": count, "first_step": first_step, "last_step": last_step}
     return {"gap": gap}
 

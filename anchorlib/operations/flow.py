@@ -34,11 +34,14 @@ class Flow:
             known |= {one.digest for one in (*op.inputs, *op.outputs) if one.digest}
 
     def knows(self, digest: str, rank: int, step: int) -> bool:
-        """Whether a tensor with this digest is an input or output of any operation of a step."""
+        """Return whether an operation of this rank and step has a tensor with this digest."""
         return digest in self._digests.get((rank, step), ())
 
     def signature(self, op: Op) -> tuple[str, ...]:
-        """An operation's name, and the sorted names of the operations that made its inputs."""
+        """Return an operation's name, then the sorted names of those that computed its inputs.
+
+        The name is "" for an input from before the step, or whose maker is not known.
+        """
         makers = [one.maker for one in self.entering(op)]
         return (base_name(op.op), *sorted(base_name(one.op) if one else "" for one in makers))
 
@@ -61,7 +64,7 @@ class Flow:
             yield Entering(maker, digest)
 
     def into(self, block: Sequence[Op]) -> Iterator[Entering]:
-        """Yield the inputs of a block of operations that come from outside the block."""
+        """Yield the inputs of some operations that no operation among these has computed."""
         inside: Collection[OpKey] = {op_key(op) for op in block}
         for op in block:
             for one in self.entering(op):

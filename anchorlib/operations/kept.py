@@ -18,12 +18,15 @@ _RETURNED: Final = "out"
 
 
 def kept_name(module: str, op: str) -> str:
-    """The name of the records of an operation's tensors: its module, a slash, and its full name."""
+    """Return the name of the records of an operation's tensors: its module, a slash, its full name.
+
+    Without a module it is the full name alone.
+    """
     return f"{module}/{op}" if module else op
 
 
 def taken_kind(argument: str) -> str:
-    """The kind of the records of an operation's input: "op.in.mat1" for the argument "mat1"."""
+    """Return the kind of the records of an input: "op.in.mat1" for the argument "mat1"."""
     return f"op.in.{argument}"
 
 

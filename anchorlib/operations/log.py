@@ -72,7 +72,7 @@ class TracedOp(NamedTuple):
 class OpLog:
     """Makes the log entries of a rank's traced steps.
 
-    No structure is stated twice until `restate` is called.
+    A structure (operations without their values) is stated once, until `restate` is called.
     """
 
     def __init__(self) -> None:
@@ -83,9 +83,9 @@ class OpLog:
         self._blocks: list[tuple[tuple[OpForm, ...], str]] = []
 
     def restate(self) -> None:
-        """Begin another trace: forget which structures were stated, so that they are stated again.
+        """Begin another trace: forget which structures (operations without values) were stated.
 
-        A sink that failed may have lost what an earlier trace stated.
+        They are stated again then: a sink that failed may have lost what an earlier trace stated.
         """
         self._stated.clear()
         if sum(map(len, self._keys)) > _MANY:
@@ -108,7 +108,10 @@ class OpLog:
             first = end
 
     def _statement(self, block: tuple[OpForm, ...], key: str) -> Entry:
-        """The entry that states a structure; made once and kept, since each trace states it."""
+        """Return the log entry that states the structure of some operations under its hash `key`.
+
+        The entry is made once and kept, since each traced step may state it again.
+        """
         statement = self._statements.get(key)
         if statement is None:
             ops = [_form_fields(form) for form in block]
@@ -116,7 +119,7 @@ class OpLog:
         return statement
 
     def _key(self, block: tuple[OpForm, ...]) -> str:
-        """The hash of a structure, which identifies it in the log; computed once."""
+        """Return the hash of some operations' structure, by which the log names it; keep it."""
         key = self._keys.get(block)
         if key is None:
             key = self._keys[block] = _hash_of(block)
@@ -141,10 +144,11 @@ def _blocks(forms: Iterable[OpForm]) -> Iterator[tuple[OpForm, ...]]:
 
 
 def _group(form: OpForm) -> str:
-    """The part of the step in which an operation is: "forward", "optimizer" or "backward".
+    """Return the part of the step in which an operation is: "forward", "optimizer" or "backward".
 
-    A block of the log never spans two parts. Accumulations and repeated forwards alternate with
-    backward operations and so count as "backward"; otherwise each of them would end a block.
+    A block (some consecutive operations in one row of the log) never spans two parts. Accumulations
+    and repeated forwards alternate with backward operations and so count as "backward"; otherwise
+    each of them would end a block.
     """
     return form.stage if form.stage in ("forward", "optimizer") else "backward"
 
@@ -162,7 +166,7 @@ def _row(step: int, first: int, key: str, block: Sequence[TracedOp]) -> dict[str
 
 
 def _form_fields(form: OpForm) -> dict[str, Any]:
-    """The structure of an operation as JSON, without its empty fields."""
+    """Return an operation's structure (all but its values) as JSON, without empty fields."""
     fields = zip(OpForm._fields, form, strict=True)
     # Empty texts, tuples and None are left out; False and 0 are kept, as they say something.
     return {name: value for name, value in fields if value or isinstance(value, int)}

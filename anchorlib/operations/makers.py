@@ -50,11 +50,11 @@ class RecordMakers:
         step: int,
         pass_index: int = 0,
     ) -> Op | None:
-        """The operation that made a record of this name, kind and digest; None if it is not known.
+        """Return the operation that made a record of this name, kind and digest; None if unknown.
 
         A parameter's value was made by the optimizer's operation that wrote it in an earlier step.
         A record of an operation's own tensor (`trace(values=...)`) belongs to that operation,
-        whether the tensor is an input or an output.
+        whether the tensor is an input or an output. None for a step that was not traced.
         """
         if step not in self._steps:
             return None
@@ -78,7 +78,7 @@ class RecordMakers:
         return max(reversed(here) if last else here, key=rank, default=None)
 
     def _keeper(self, name: str, kind: str, digest: str, step: int, pass_index: int) -> Op | None:
-        """The operation whose tensor a record of `trace(values=...)` holds; None if not known."""
+        """Return the operation whose tensor a record of `trace(values=...)` holds, or None."""
         keepers = [
             op
             for op in self._steps[step]
@@ -89,10 +89,11 @@ class RecordMakers:
 
 
 def segment(ops: Iterable[Op], end: Op, stops: Iterable[Op]) -> list[Op]:
-    """The operations on the way from `stops` to `end`, in order, with `end` but without `stops`.
+    """Return the operations on the way from `stops` to `end`, in order, without the `stops`.
 
-    The way is followed from `end` back over the producers of inputs; views are left out.
-    ops: the operations of one step and rank.
+    ops: the operations of one step and rank. `end` is part of the result. The way is followed from
+    `end` back over the producers of inputs; views, and operations without outputs, are left out of
+    the result.
     """
     known = {op.index: op for op in ops}  # where a log lost operations, indices are missing
     stopping = {op.index for op in stops} - {end.index}
@@ -108,5 +109,5 @@ def segment(ops: Iterable[Op], end: Op, stops: Iterable[Op]) -> list[Op]:
 
 
 def _computes(op: Op) -> bool:
-    """Whether an operation is neither a view nor without outputs, so that it makes new bits."""
+    """Return whether an operation has outputs and is no view, so that it makes new bits."""
     return bool(op.outputs) and not op.view

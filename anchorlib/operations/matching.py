@@ -45,7 +45,7 @@ def matches(
     b: Sequence[Hashable],
     marks: tuple[Sequence[Hashable], Sequence[Hashable]] | None = None,
 ) -> list[Match]:
-    """The runs of entries that both lists have, in order and without overlap.
+    """Return the stretches of equal entries that both lists have, in order and without overlap.
 
     marks: for each entry of either list a value (a digest, say) that tells the entry apart from
         entries equal to it; None for an entry without such a mark.
@@ -70,7 +70,10 @@ def matches(
 def _trimmed(
     a: Sequence[Hashable], b: Sequence[Hashable], piece: Piece, stretches: list[Match]
 ) -> Piece:
-    """The piece without its equal ends; the matches of the ends are appended to `stretches`."""
+    """Return the piece (a range of each list) without its equal ends.
+
+    Matches for the ends are appended to `stretches`.
+    """
     i, j, k, m = piece
     while i < j and k < m and a[i] == b[k]:
         i, k = i + 1, k + 1
@@ -95,9 +98,11 @@ def _common_marks(
     piece: Piece,
     marks: tuple[Sequence[Hashable], Sequence[Hashable]] | None,
 ) -> list[Match]:
-    """Matches of equal entries whose mark occurs exactly once in each list's part of the piece.
+    """Return matches of equal entries whose mark each list has exactly once within the piece.
 
-    If these are not in the same order in both lists, the longest series that is.
+    piece: a range of each list. marks: for each entry of each list a value or None, as in
+    `matches`. If the matches are not in the same order in both lists, the longest series of them
+    that is, is returned. The list is empty if there are no marks.
     """
     if marks is None:
         return []
@@ -112,14 +117,14 @@ def _common_marks(
 
 
 def _single(marks: Sequence[Hashable], start: int, stop: int) -> dict[Hashable, int]:
-    """The index of each mark that occurs exactly once from `start` to `stop`, by mark."""
+    """Return {mark: index} of the marks, but None, that occur once in `marks[start:stop]`."""
     counted = Counter(marks[start:stop])
     places = range(start, stop)
     return {marks[at]: at for at in places if marks[at] is not None and counted[marks[at]] == 1}
 
 
 def _rising(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest subsequence of `places` in which the second numbers rise.
+    """Return the longest subsequence of `places` in which the second numbers rise.
 
     places: pairs of numbers, sorted by the first numbers.
     """
@@ -140,7 +145,10 @@ def _rising(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _divided(piece: Piece, common: Sequence[Match]) -> Iterator[Piece]:
-    """The pieces into which matches divide a piece; a match is the start of the piece behind it."""
+    """Yield the pieces (ranges of both lists) into which matches divide a piece.
+
+    A match is not cut out: it is the start of the piece behind it.
+    """
     i, k = piece.i, piece.k
     for one in common:
         yield Piece(i, one.a, k, one.b)
@@ -149,7 +157,10 @@ def _divided(piece: Piece, common: Sequence[Match]) -> Iterator[Piece]:
 
 
 def _few_edits(a: Sequence[Hashable], b: Sequence[Hashable], piece: Piece) -> list[Match] | None:
-    """The matches that remain after the fewest edits; None if these are more than `EDITS`."""
+    """Return the matches that the fewest edits leave in a piece (a range of each list).
+
+    The edits make one list the other. None if more than `EDITS` are needed.
+    """
     rows, columns = piece.j - piece.i, piece.m - piece.k
     reached = {1: 0}
     history: list[dict[int, int]] = []
@@ -167,9 +178,10 @@ def _few_edits(a: Sequence[Hashable], b: Sequence[Hashable], piece: Piece) -> li
 
 
 def _start(reached: dict[int, int], diagonal: int, edits: int) -> int:
-    """How far into the first list one more edit gets on `diagonal`, from a neighbouring diagonal.
+    """Return how far into the first list one more edit gets on `diagonal` (Myers' algorithm).
 
-    The neighbour that got further is taken, as in Myers' algorithm.
+    reached: how far each diagonal got with one edit less. Of the two neighbouring diagonals the one
+    that got further is taken.
     """
     left, right = reached.get(diagonal - 1, -1), reached.get(diagonal + 1, -1)
     if diagonal == -edits or (diagonal != edits and left < right):

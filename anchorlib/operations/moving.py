@@ -36,7 +36,7 @@ def without_moved(parts: Sequence[Part]) -> list[Part]:
 
 
 class _Waiting:
-    """The parts that only B has, indexed by everything by which a part of A may match them.
+    """The parts (stretches of a group's operations) that only B has, by what a part of A may match.
 
     A search through a list would take too long: a model whose modules are named otherwise has
     thousands of such parts.
@@ -52,8 +52,8 @@ class _Waiting:
     def take(self, part: Part) -> Stretch | None:
         """Remove the first of B's parts that matches A's `part` and return its stretch, or None.
 
-        Its operations have the same names, and either the same bits or a module that is the same
-        as, around or inside that of `part`.
+        It matches if its operations have the same names, and if the last one has the same bits as
+        that of `part`, or its module is the same as, around or inside that of `part`.
         """
         kind, group = _kind(part, part[1].a), part[0]
         keys = [*_bits(part[1].a), ("inside", group.module)]
@@ -62,7 +62,7 @@ class _Waiting:
         return self._parts.pop(min(first))[1] if first else None
 
     def left(self) -> list[Part]:
-        """The parts of B that no part of A was paired with."""
+        """Return the parts (stretches of operations) of B that no part of A was paired with."""
         return list(self._parts.values())
 
     def _first(self, key: Key) -> int | None:
@@ -73,12 +73,15 @@ class _Waiting:
 
 
 def _kind(part: Part, ops: Sequence[Op]) -> Key:
-    """What must agree in two parts: rank, step, pass, stage, and the names of the operations."""
+    """Return what must agree in two parts: rank, step, pass, stage, and the operations' names.
+
+    part: a group of operations with one of its stretches. ops: the operations in it.
+    """
     return (*part[0][:4], *(base_name(op.op) for op in ops))
 
 
 def _keys(part: Part) -> Iterator[Key]:
-    """Yield the keys by which a part of B is found: its bits, its module, and outer modules."""
+    """Yield the keys by which a part that only B has is found: bits, module, outer modules."""
     yield from _bits(part[1].b)
     yield "at", part[0].module
     yield from (("inside", outer) for outer in _around(part[0].module))

@@ -82,10 +82,10 @@ class Op:
     attempt: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The operation as a dict that JSON can hold."""
+        """Return the operation as a dict that JSON can hold."""
         return asdict(self)
 
 
 def op_key(op: Op) -> OpKey:
-    """The rank, step and index of an operation, which identify it in its run."""
+    """Return the rank, step and index of an operation, which identify it in its run."""
     return op.rank, op.step, op.index

@@ -19,7 +19,7 @@ def select_ops(
     module: str | None = None,
     step: int | range | None = None,
 ) -> list[Op]:
-    """The operations that ran in this stage, in these modules and steps; None selects all.
+    """Return the operations that ran in this stage, in these modules and steps; None selects all.
 
     module: a module's path or a glob. step: one step or a range of steps.
     Raises OptionError for a stage that is not in STAGES.

@@ -17,10 +17,11 @@ _DIGEST_BYTES: Final = 16
 
 
 def read_entries(entries: Iterable[Entry], rank: int = 0) -> list[Op]:
-    """The operations that these log entries state, sorted by step and position in the step.
+    """Return the operations that these log entries state, sorted by step and position in the step.
 
-    Of a step that several attempts ran, only the operations of the last attempt are returned.
-    Raises ValueError, KeyError, TypeError or IndexError for entries that no writer states.
+    rank: the rank whose log it is. Of a step that several attempts ran, only the operations of the
+    last attempt are returned. Raises ValueError, KeyError, TypeError or IndexError for entries that
+    no writer states.
     """
     structures: dict[str, list[Any]] = {}
     rows: dict[tuple[Any, ...], tuple[int, Mapping[str, Any]]] = {}

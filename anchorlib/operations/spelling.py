@@ -49,9 +49,10 @@ _PLACING: Final = frozenset(
 
 
 def base_name(op: str) -> str:
-    """An operation's name without its overload: "tanh_backward" for "aten.tanh_backward.default".
+    """Return an operation's name without its overload: "add_" for "aten.add_.Tensor".
 
-    An operation of another library than ATen or prims keeps its namespace: "mylib.scan".
+    An operation of another library than ATen or prims keeps its namespace: "mylib.scan". Different
+    names of one operation become equal: "view" for "aten.reshape.default".
     """
     namespace, dot, rest = op.partition(".")
     if not dot:
@@ -63,9 +64,10 @@ def base_name(op: str) -> str:
 
 
 def computes(op: Op) -> bool:
-    """Whether an operation makes bits of its own, rather than moving those of an input.
+    """Return whether an operation makes bits of its own, rather than moving those of an input.
 
-    Views, copies within a dtype, constants and allocations do not.
+    Views, copies within a dtype, constants and allocations do not; nor do operations that return no
+    tensor, or a number to the program.
     """
     if op.view or not op.outputs:
         return False
@@ -76,9 +78,10 @@ def computes(op: Op) -> bool:
 
 
 def moved(op: Op) -> int | None:
-    """For an operation that only moves bits, the index of the input that they come from.
+    """Return, for an operation that only moves bits, the index of the input that they come from.
 
-    None for a constant. `copy_(here, there)` names its source last.
+    None for an operation without inputs, and for one that allocates memory or makes a constant.
+    `copy_(here, there)` names its source last.
     """
     name = base_name(op.op)
     if not op.inputs or name in _MAKING:
@@ -87,7 +90,7 @@ def moved(op: Op) -> int | None:
 
 
 def settings_of(op: Op) -> dict[str, str]:
-    """The values of an operation's arguments that are not tensors, by name.
+    """Return the values of an operation's arguments that are not tensors, as text by name.
 
     Arguments that say where a tensor lies or how it is copied are left out.
     """
@@ -96,7 +99,7 @@ def settings_of(op: Op) -> dict[str, str]:
 
 
 def is_alike(a: str | None, b: str | None) -> bool:
-    """Whether two argument values, as text, are equal; so are "1" and "1.0", and None and None."""
+    """Return whether two argument values (text) are equal; "1" equals "1.0", None only None."""
     if a is None or b is None or a == b:
         return a == b
     try:
@@ -106,7 +109,7 @@ def is_alike(a: str | None, b: str | None) -> bool:
 
 
 def subtraction(op: Op) -> str:
-    """A subtraction of a number and a tensor as text: "1 - x" or "x - 1"; "" for another operation.
+    """Return a subtraction of a number and a tensor as "1 - x" or "x - 1"; "" for other operations.
 
     Eager code runs `1 - x` as rsub; a graph runs it as sub with the number as the first argument.
     """

@@ -72,7 +72,10 @@ def _names(ops: Sequence[Op]) -> list[str]:
 
 
 def _spans(a: Sequence[Op], b: Sequence[Op]) -> list[Span]:
-    """Align both lists by operation names; return stretches of equal names and those between."""
+    """Align both lists by the operations' names; return stretches of equal and of other names.
+
+    They cover both lists, in order.
+    """
     spans: list[Span] = []
     i = k = 0
     every = matches(_names(a), _names(b), (_bits(a), _bits(b)))
@@ -88,12 +91,12 @@ def _spans(a: Sequence[Op], b: Sequence[Op]) -> list[Span]:
 
 
 def _bits(ops: Sequence[Op]) -> list[str | None]:
-    """The digest of each operation's last output; None for an operation without a digest."""
+    """Return the digest of each operation's last output; None for an operation without a digest."""
     return [op.outputs[-1].digest if op.outputs else None for op in ops]
 
 
 def _merged(spans: Sequence[Span]) -> Iterator[Span]:
-    """Merge differences that have only a few equal operations between them.
+    """Merge differences that have at most two equal operations between them; yield all stretches.
 
     So `mul sub mul` in place of `tanh_backward` is one difference, even where one of these
     operations happens to have a partner.
@@ -120,7 +123,7 @@ def _joined(held: Sequence[Span]) -> Span:
 def _ordered(
     ops: Sequence[Op], own: Sequence[tuple[str, ...]], wanted: Sequence[tuple[str, ...]]
 ) -> tuple[Op, ...]:
-    """The operations `ops`, sorted so that their signatures are in the order of `wanted`.
+    """Return the operations `ops`, sorted so that their signatures are in the order of `wanted`.
 
     own: the signature of each operation; `wanted` holds the same signatures in another order.
     """

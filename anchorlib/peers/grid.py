@@ -68,16 +68,17 @@ class RankGrid:
     rms: Array
 
     def each(self) -> Iterator[tuple[SeriesKey, slice]]:
-        """Yield every series with the slice of its places."""
+        """Yield every series with the slice of its columns in the grid's arrays."""
         bounds = np.searchsorted(self.owner, np.arange(len(self.series) + 1)).tolist()
         for key, first, stop in zip(self.series, bounds, bounds[1:], strict=False):
             yield key, slice(first, stop)
 
     def order(self, rank: int, place: int) -> int:
-        """The number of the record at a place in its rank's order of execution.
+        """Return the number of a record in its rank's order of execution.
 
-        rank: the rank's index in `ranks`. The record's checksum is compared first, since damage on
-        a disk is not a rank's fault. Raises DamagedError.
+        rank: the rank's index in `ranks`. place: the record's column in the grid. The record's
+        checksum is compared first, since damage on a disk is not a rank's fault. Raises
+        DamagedError.
         """
         row = int(self.row[rank, place])
         self.readers[rank].check_rows(np.array([row]))
@@ -86,7 +87,11 @@ class RankGrid:
 
 @dataclass(frozen=True, slots=True)
 class _Labels:
-    """The rows of one rank, each with the four numbers that determine its place on the grid."""
+    """The rows of one rank's table of records that come on the grid, each with its place there.
+
+    rows: the indices of the rows. keys: (4, rows): series, step, pass, call; these four numbers
+    determine a record's place.
+    """
 
     reader: RankReader
     rows: Array
@@ -98,8 +103,8 @@ def grid_of(run: Run, pairs: Set[tuple[str, str]] | None) -> RankGrid:
 
     pairs: (name, kind) of the series that the grid holds; None for all series but those that hold
         values of traced operations.
-    Where a rank has several records of one place, the grid holds the first.
-    Raises DamagedError, CollectorError.
+    Where a rank has several records of one place (series, step, pass and call), the grid holds the
+    first. Raises DamagedError, CollectorError.
     """
     known: dict[SeriesKey, int] = {}
     labels = [_labels(*both, known, pairs) for both in run.all_rows()]
@@ -124,7 +129,13 @@ def grid_of(run: Run, pairs: Set[tuple[str, str]] | None) -> RankGrid:
 def _labels(
     reader: RankReader, rows: Array, known: dict[SeriesKey, int], pairs: Set[tuple[str, str]] | None
 ) -> _Labels:
-    """The labels of a rank's rows; series that no earlier rank had are numbered into `known`."""
+    """Return those of a rank's rows that the grid holds, each with its series, step, pass and call.
+
+    rows: indices into the rank's table of records. known: the number of each series so far; series
+        that no earlier rank had are added.
+    pairs: (name, kind) of the series whose rows are kept; None keeps all but those of values of
+        traced operations.
+    """
     phases = reader.catalogue.phases
     ids = reader.series_ids[rows].astype(np.int64)
     of_phase = reader.column("phase")[rows].astype(np.int64)
@@ -158,7 +169,8 @@ def _shared(labels: list[_Labels]) -> list[_Labels]:
 def _codes(keys: Array, levels: list[Array]) -> Array:
     """Combine each column of `keys` into one number; the numbers sort as the columns do.
 
-    levels: the values that occur in each row of `keys`, sorted.
+    keys: (4, records): series, step, pass, call. levels: for each row of `keys` the values that
+    occur in it, sorted.
     """
     codes = np.zeros(keys.shape[1], np.int64)
     for values, level in zip(keys, levels, strict=True):
@@ -167,7 +179,10 @@ def _codes(keys: Array, levels: list[Array]) -> Array:
 
 
 def _empty(ranks: int, places: int) -> dict[str, Array]:
-    """The grid's arrays of (ranks, places), filled with what stands for no record."""
+    """Return arrays of (ranks, places) for a grid, filled with what stands for no record.
+
+    A place is a series, step, pass and call.
+    """
     shape = (ranks, places)
     flags = {name: np.zeros(shape, bool) for name in ("varied", "nan", "inf")}
     return {
@@ -181,7 +196,8 @@ def _empty(ranks: int, places: int) -> dict[str, Array]:
 def _fill(grid: RankGrid, rank: int, rows: Array, at: Array, reader: RankReader) -> None:
     """Write a rank's records onto the grid; of several records of one place, the first.
 
-    at: the place of each row.
+    rank: the rank's index in the grid. rows: indices into the rank's table of records; records
+    without elements are left out. at: the grid's column for each row.
     """
     numel = _numel(*reader.shape_codes(rows))
     with_elements = np.flatnonzero(numel > 0)[::-1]

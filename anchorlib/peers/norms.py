@@ -46,7 +46,7 @@ def departures_of_norms(grid: RankGrid, replicated: list[bool]) -> Iterator[Depa
     """Yield each rank whose norms lie far from those of its peers, by series.
 
     replicated: for each series, whether ranks hold the tensor alike; then its bits are compared,
-    and it is left out here.
+    and it is left out here. Nothing is yielded for a run of fewer than four ranks.
     """
     if len(grid.ranks) < FEWEST_RANKS:
         return
@@ -67,9 +67,9 @@ def departures_of_norms(grid: RankGrid, replicated: list[bool]) -> Iterator[Depa
 class _Sizes:
     """The sizes of the records of one series, in powers of two.
 
-    start: the first place of the series. steps: the step of each place. apart: (ranks, places): how
-    far each rank is from the median of all ranks. change: how much of `apart` is new since the
-    rank's records before.
+    start: the first column of the series in the grid. steps: the step of each column.
+    apart: (ranks, columns): how far each rank is from the median of all ranks. change: how much of
+    `apart` is new since the rank's five records before.
     """
 
     start: int
@@ -79,7 +79,11 @@ class _Sizes:
 
 
 def _apart(rms: Array) -> Array:
-    """Powers of two between each rank and the median of all ranks; NaN where ranks are too few."""
+    """Return by how many powers of two each rank's norm exceeds the median of all ranks.
+
+    rms, result: (ranks, records of the series). NaN where a rank has no norm, and where fewer than
+    four ranks have one.
+    """
     with np.errstate(all="ignore"):
         size = np.log2(rms)
     size[:, np.isfinite(size).sum(axis=0) < FEWEST_RANKS] = np.nan
@@ -88,7 +92,11 @@ def _apart(rms: Array) -> Array:
 
 
 def _change(apart: Array) -> Array:
-    """How far each record is from the median of its rank's five before; NaN for the first ones."""
+    """Return how far each entry exceeds the median of its rank's five entries before it.
+
+    apart, result: (ranks, records of the series), in powers of two. NaN where fewer than three of
+    the five are known.
+    """
     count = apart.shape[1]
     ahead = np.full((len(apart), BEFORE), np.nan)
     windows = np.lib.stride_tricks.sliding_window_view(np.hstack([ahead, apart]), BEFORE, axis=1)
@@ -98,9 +106,10 @@ def _change(apart: Array) -> Array:
 
 
 def _together(sizes: list[_Sizes]) -> dict[int, Array]:
-    """By step, the median change of each rank over its series of one kind.
+    """Return, by step, the median change of each rank over its series of one kind.
 
-    A step in which there are too few series to tell has no entry.
+    sizes: the series. The result is empty for fewer than three series; a step with fewer than three
+    records of a rank has no entry. A rank without a known change has 0.
     """
     if len(sizes) < TOGETHER:
         return {}
@@ -140,7 +149,11 @@ def _departure(rank: int, start: int, at: Array, apart: Array) -> Departure:
 
 
 def _level(apart: Array) -> tuple[Array, Array]:
-    """The median of each rank over all its records, in powers of two and in units of the spread."""
+    """Return each rank's median over a series, in powers of two and in units of the spread.
+
+    apart: (ranks, records of the series), as `_apart` returns it. Both results have one number per
+    rank; the unit is 1.4826 times the median absolute level of the ranks, and FLOOR at least.
+    """
     level = _median(apart, axis=1)
     unit = max(SIGMA * float(_median(np.abs(level))) if np.isfinite(level).any() else 0.0, FLOOR)
     return level, level / unit
@@ -162,9 +175,11 @@ def _levels(series: list[tuple[int, Array, Array]], grid: RankGrid) -> Iterator[
 def _lasting(
     series: list[tuple[int, Array, Array]], out: Array, rank: int, grid: RankGrid
 ) -> Departure:
-    """The departure of a rank whose norms leave those of its peers throughout some series.
+    """Return the departure of a rank whose norms leave those of its peers throughout some series.
 
-    It begins at the first record of these series. out: which of `series` they are.
+    series: for each series its first column in the grid, and each rank's level in powers of two and
+    in units. out: a boolean mask of `series`, which of them the rank leaves. The departure begins
+    at the first record of these.
     """
     starts = {series[number][0]: number for number in np.flatnonzero(out).tolist()}
     first = {_first(grid, rank, start): number for start, number in starts.items()}
@@ -179,12 +194,12 @@ def _lasting(
 
 
 def _first(grid: RankGrid, rank: int, start: int) -> int:
-    """The place of a rank's first record in the series whose places begin at `start`."""
+    """Return the place (column of the grid) of a rank's first record from place `start` on."""
     return start + int(np.argmax(grid.row[rank, start:] >= 0))
 
 
 def _median(values: Array, axis: int | None = None) -> Array:
-    """The median of the values that are not NaN; NaN where all are NaN."""
+    """Return the median of the values that are not NaN; NaN where all are NaN."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # numpy says that a slice is all NaN
         median: Array = np.nanmedian(values, axis=axis)

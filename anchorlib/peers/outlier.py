@@ -13,10 +13,10 @@ Evidence = Literal["digest", "parting", "nan", "norm"]
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """One rank that differs from its peers in one series, before departures are combined.
+    """One rank that differs from its peers in one series, before departures become outliers.
 
     rank and the ranks in peers are indices into the grid's list of ranks.
-    place: the grid's number of the first record that shows the departure. records: how many do.
+    place: the grid's column of the first record that shows the departure. records: how many do.
     ratio: how many times its peers' norm the rank's norm is; None unless the evidence is "norm".
     """
 
@@ -85,7 +85,7 @@ class RankAnswer:
         return not self.missing and not self.ended_early
 
     def to_dict(self) -> dict[str, Any]:
-        """The answer as plain values: what `anchor ranks --json` prints."""
+        """Return the answer as plain values: what `anchor ranks --json` prints."""
         return {"schema_version": 1, **asdict(self)}
 
 

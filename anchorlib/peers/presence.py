@@ -13,8 +13,10 @@ MOST = 1 << 20  # ranks: a larger world size in a header belongs to no job
 
 
 def missing_ranks(run: Run, ranks: list[int]) -> tuple[int, ...]:
-    """The ranks without a record, below the highest rank or the world size that headers state.
+    """Return the ranks of the job that have no record.
 
+    ranks: those that have records, ascending; without any the result is empty. The job has the
+    ranks below the world size that the run's header states, and below the highest in `ranks`.
     Ranks that a run was told not to record (`ranks=`, ANCHOR_RANKS) count as missing too.
     """
     if not ranks:
@@ -27,7 +29,7 @@ def missing_ranks(run: Run, ranks: list[int]) -> tuple[int, ...]:
 
 
 def ended_early(grid: RankGrid) -> tuple[Early, ...]:
-    """The ranks whose last step comes before the last step of the run.
+    """Return the ranks whose last step comes before the last step of the run.
 
     Ranks of a live run are a step apart now and then; they are named all the same.
     """

@@ -55,9 +55,10 @@ def outliers(
 
 
 def _ordered(grid: RankGrid, left: Iterable[Departure]) -> tuple[Outlier, ...]:
-    """The outliers in order of execution.
+    """Return the outliers that departures make, in order of execution.
 
-    A rank's departures by one kind of evidence are one outlier.
+    A rank's departures by one kind of evidence are one outlier, and ranks that differ from the same
+    peers at the same record are one outlier.
     """
     groups: dict[tuple[int, str], list[Departure]] = {}
     for one in left:

@@ -27,7 +27,7 @@ MANY = 8  # with at least so many ranks a single common change is enough
 class DigestClasses:
     """How many ranks share a rank's digest, at each place (step, pass and call) of a series.
 
-    kind: of the series. first: its first place on the grid. digest: (ranks, places).
+    kind: of the series. first: its first column in the grid. digest: (ranks, places).
     sizes: (ranks, places), 0 where a rank has no record.
     typical: how many ranks typically share a digest of a replicated tensor; 0 for any other tensor.
     plain: whether the tensor says nothing: one number throughout, which never changes.
@@ -42,7 +42,7 @@ class DigestClasses:
 
 
 def classes(grid: RankGrid) -> list[DigestClasses]:
-    """For every series of the grid, how many ranks share each rank's digests."""
+    """Return, for every series of the grid, how many ranks share each rank's digests."""
     return [_classes(grid, key.kind, places) for key, places in grid.each()]
 
 
@@ -59,9 +59,9 @@ def _classes(grid: RankGrid, kind: str, places: slice) -> DigestClasses:
 
 
 def with_constants_classified(every: list[DigestClasses]) -> list[DigestClasses]:
-    """The classes, with constant series counted as replicated if others of their kind are.
+    """Return the classes, with constant series counted as replicated if others of their kind are.
 
-    A bias of zeros, or a scale that never moves, is held alike where nearly all series of its kind
+    A bias of zeros, or a scale that never moves, is held alike where nine in ten series of its kind
     are. A loss is not held alike: ranks differ in it from the first record on.
     """
     kinds: dict[str, list[int]] = {}
@@ -82,7 +82,12 @@ def with_constants_classified(every: list[DigestClasses]) -> list[DigestClasses]
 
 
 def departures(one: DigestClasses) -> Iterator[Departure]:
-    """Yield each rank that differs from its peers in this series, with the first such record."""
+    """Yield each rank that differs from its peers in a series, with the first record that shows it.
+
+    Nothing is yielded for a series that ranks do not hold alike. Where so many ranks leave their
+    peers and come back that the data is the cause, only a parting of all ranks that lasts is
+    yielded.
+    """
     if one.typical < 2:
         return
     present = one.sizes > 0
@@ -100,9 +105,10 @@ def departures(one: DigestClasses) -> Iterator[Departure]:
 
 
 def _departure(one: DigestClasses, rank: int, away: Array, present: Array) -> Iterator[Departure]:
-    """Yield a Departure for a rank that is away from its peers at some places.
+    """Yield a Departure for a rank whose digest few ranks share at some places of a series.
 
-    Nothing is yielded if the rank only went on recording after its peers had ended.
+    A place is a step, pass and call. Nothing is yielded if the rank only went on recording after
+    its peers had ended.
     away, present: (ranks, places), whether few ranks share the rank's digest, and whether it has a
     record.
     """
@@ -120,9 +126,11 @@ def _departure(one: DigestClasses, rank: int, away: Array, present: Array) -> It
 
 
 def _mates(one: DigestClasses, rank: int, at: int, away: Array) -> Array:
-    """For each rank, whether `rank` agreed with it at the last place before `at` with agreement.
+    """Return, for each rank, whether `rank` last agreed with it before place `at` of the series.
 
-    All are False if it agreed with nobody.
+    A place is a step, pass and call. away: (ranks, places), whether few ranks share the rank's
+    digest; such places do not count. All are False if `rank` agreed with nobody; it is never its
+    own mate.
     """
     before = np.flatnonzero((one.sizes[rank, :at] > 1) & ~away[rank, :at])
     if not len(before):
@@ -134,9 +142,11 @@ def _mates(one: DigestClasses, rank: int, at: int, away: Array) -> Array:
 
 
 def _parting(one: DigestClasses, at: int, away: Array, present: Array) -> Iterator[Departure]:
-    """Yield a departure for each rank that agreed with its peers until place `at`.
+    """Yield a Departure for each rank that agreed with its peers until place `at` of a series.
 
-    From that place on no digest has a majority of ranks.
+    A place is a step, pass and call; from this one on no digest has a majority of ranks.
+    away, present: (ranks, places), whether few ranks share the rank's digest, and whether it has a
+    record.
     """
     left = away[:, :at].any(axis=1)
     for rank in np.flatnonzero(present[:, at] & ~left).tolist():
@@ -145,12 +155,12 @@ def _parting(one: DigestClasses, at: int, away: Array, present: Array) -> Iterat
 
 
 def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array, int | None]:
-    """Which ranks are away at places that have a majority; and the place where majorities end.
+    """Return which ranks are away where there is a majority, and the place where majorities end.
 
-    away, present: (ranks, places), whether few ranks share the rank's digest, and whether it has a
-    record. nowhere: the places without a majority. The place returned is None where a majority
-    comes back after them: ranks that all part and meet again (local steps between two averages) do
-    nothing wrong.
+    A place is a step, pass and call. away, present: (ranks, places), whether few ranks share the
+    rank's digest, and whether it has a record. nowhere: a boolean mask of the places without a
+    majority. The place returned is None where a majority comes back after them: ranks that all part
+    and meet again (local steps between two averages) do nothing wrong.
     """
     recorded = present.any(axis=0)
     home = np.flatnonzero(recorded & ~nowhere)
@@ -160,7 +170,12 @@ def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array,
 
 
 def _is_data(away: Array, present: Array) -> bool:
-    """Whether ranks leave and rejoin their peers too often for a fault, as with padding masks."""
+    """Return whether ranks leave and rejoin their peers too often for a fault, as by padding.
+
+    That is so if more than one rank in four (and more than one) is away at some record, and any of
+    them comes back. away, present: (ranks, records), whether few ranks share the rank's digest, and
+    whether it has a record.
+    """
     left = away.any(axis=1)
     if int(left.sum()) <= max(len(away) // MOST_RETURNING, 1):
         return False
@@ -171,7 +186,10 @@ def _is_data(away: Array, present: Array) -> bool:
 
 
 def _sizes(digest: Array, present: Array) -> Array:
-    """How many ranks have the digest that each rank has, by place; 0 without a record."""
+    """Return how many ranks have each rank's digest, (ranks, records); 0 without a record.
+
+    digest, present: (ranks, records), the digest of a rank's record, and whether it has one.
+    """
     ranks = len(digest)
     sizes = np.full(digest.shape, ranks, np.int64)
     other = np.flatnonzero((digest != digest[:1]).any(axis=0) | ~present.all(axis=0))
@@ -190,22 +208,29 @@ def _sizes(digest: Array, present: Array) -> Array:
 
 
 def _changes(sizes: Array, digest: Array) -> int:
-    """How often most ranks changed to one new value together, from one place to the next."""
+    """Return how often three ranks in four changed to one new value together.
+
+    sizes, digest: (ranks, records), as in `DigestClasses`. Neighbouring columns are compared.
+    """
     most = 4 * sizes.max(axis=0) >= 3 * len(sizes)
     shared = np.take_along_axis(digest, np.argmax(sizes, axis=0)[None], axis=0)[0]
     return int(np.count_nonzero((shared[1:] != shared[:-1]) & most[1:] & most[:-1]))
 
 
 def _agree_at_first(sizes: Array) -> bool:
-    """Whether ranks typically agree at the first place where several of them have a record."""
+    """Return whether ranks typically share a digest at the first record that several of them have.
+
+    sizes: (ranks, records): how many ranks share the rank's digest; 0 without a record.
+    """
     held = np.flatnonzero((sizes > 0).sum(axis=0) > 1)
     return bool(len(held)) and int(_usual(sizes[:, held[:1]])[0]) > 1
 
 
 def _usual(sizes: Array) -> Array:
-    """The median, at each place, of how many ranks share a rank's digest; 0 without ranks.
+    """Return the median, for each column, of how many ranks share a rank's digest; 0 without ranks.
 
-    The median is a size that occurs, not a mean of two.
+    sizes: (ranks, records), 0 for a rank without a record, which does not count. The median is a
+    size that occurs, not a mean of two.
     """
     ascending = np.sort(sizes, axis=0)
     absent = (ascending == 0).sum(axis=0)

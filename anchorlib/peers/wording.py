@@ -25,7 +25,7 @@ _SEVERAL = {
 
 
 def outlier_text(one: Outlier) -> str:
-    """An outlier in one line: which ranks differ, at which record first, and what shows it."""
+    """Return an outlier as a line: which ranks differ, at which record first, what shows it."""
     meaning = (_SEVERAL if len(one.ranks) > 1 else _ONE)[one.evidence]
     peers = "1 other" if len(one.peers) == 1 else f"{len(one.peers):,} others"
     places = (("pass", one.pass_index), ("call", one.call))
@@ -41,7 +41,7 @@ def outlier_text(one: Outlier) -> str:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Ranks in ascending order as a folded list: "rank 4", "ranks 0-1022,1024"."""
+    """Return ascending ranks as a list of ranges: "rank 4", "ranks 0-1022,1024"."""
     parts: list[list[int]] = []
     for rank in ranks:
         if parts and rank == parts[-1][1] + 1:

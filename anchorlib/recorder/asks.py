@@ -29,7 +29,8 @@ class Ask:
     """A trainer's request to its drain: a flush, or the close that ends a session.
 
     number: the request's identity, which its answer repeats.
-    after: how many slots of the ring have to be in the sink before it is carried out.
+    after: how many slots (records and statements) of the ring have to be in the sink before the
+        request is carried out.
     timeout: seconds that it may take from `made` (monotonic time) on; None: as long as it takes.
     """
 
@@ -48,7 +49,10 @@ class Ask:
 
 
 class Asks:
-    """The requests that a drain has not carried out yet, in order; any thread may add one."""
+    """The requests (flush, close) that a drain, which empties a ring, has yet to carry out.
+
+    They are carried out in order. Any thread may add a request.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Ask] = deque()
@@ -60,9 +64,10 @@ class Asks:
             self._waiting.append(ask)
 
     def due(self, done: int) -> Ask | None:
-        """Remove and return the next request if it is due; else, or if there is none, None.
+        """Remove and return the next request if it is due; else, or if there is none, return None.
 
-        done: how many slots of the ring are in the sink; a request is due from `Ask.after` on.
+        done: how many slots (records and statements) of the ring are in the sink; a request is due
+            from `Ask.after` on.
         """
         with self._lock:
             if self._waiting and self._waiting[0].after <= done:
@@ -83,9 +88,9 @@ class Asks:
 
 
 class OpenAsks:
-    """The requests that a trainer has made and that its drain has not answered yet.
+    """The requests (flush, close) that a trainer has made, and that have not been answered yet.
 
-    Any thread may call the methods.
+    The drain, which empties the ring, answers them. Any thread may call the methods.
     """
 
     def __init__(self) -> None:
@@ -98,7 +103,8 @@ class OpenAsks:
     ) -> tuple[Ask, Future[Any]]:
         """Make a request; return it and the future that `answer` will complete.
 
-        after: how many slots of the ring have to be in the sink before it is carried out.
+        after: how many slots (records and statements) of the ring have to be in the sink before the
+            request is carried out.
         timeout: seconds that it may take; None: as long as it takes.
         """
         future: Future[Any] = Future()
@@ -134,7 +140,7 @@ class OpenAsks:
 
 
 class Host(Protocol):
-    """The interface that a drain needs of the thread or process which runs it.
+    """The interface that a drain, which empties a ring, needs of what runs it: thread or process.
 
     Its methods `answer` and `warn` never raise.
     """

@@ -41,7 +41,7 @@ class Lane(Protocol):
 class Copier(Lane, Protocol):
     """The interface of what copies values from devices, each device in a lane of its own.
 
-    Any thread may call the methods. Asked whether it is idle, a copier speaks for all its lanes.
+    Any thread may call the methods. A copier is idle if all of its lanes are.
     """
 
     def takes(self, x: Any) -> bool:
@@ -66,7 +66,7 @@ class Copier(Lane, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The values of a tensor `x` on a device, which `copier` brings into the ring later.
+    """A record's source that is a tensor `x` on a device: `copier` brings its values later.
 
     fields: further values that only the device has (as the loss scale), each with its byte offset
         in the record's slot.
@@ -78,9 +78,9 @@ class Later:
 
 
 class _Destination(NamedTuple):
-    """The address to which the values of one published slot are to be copied.
+    """The address to which the values of one record are to be copied.
 
-    number: the slot's number. source: the values.
+    number: the number of the record's slot in the ring. source: the values.
     owner: an object that keeps the memory at `address` alive; None for memory of the ring.
     """
 
@@ -91,8 +91,9 @@ class _Destination(NamedTuple):
 
 
 class Copies:
-    """The published slots of a ring whose values a device has yet to write.
+    """The records in a ring whose values a device (a GPU) has yet to write.
 
+    Their slots, which describe them, are published already.
     on_fault: called with the exception of each copy that could not begin.
     """
 
@@ -103,21 +104,22 @@ class Copies:
         self._guard = threading.RLock()
 
     def reserve(self, source: Later, address: int, owner: object = None) -> None:
-        """Note that the slot which is published next gets the values of `source`, at `address`.
+        """Note that the record which is published next gets the values of `source`, at `address`.
 
-        The caller holds the queue's lock. owner: an object that keeps that memory alive, or None.
+        The caller holds the queue's lock. owner: an object that keeps the memory at `address`
+        alive; None for memory of the ring.
         """
         place = _Destination(self._ring[Word.PUBLISHED], address, source, owner)
         self._places.setdefault(threading.get_ident(), deque()).append(place)
 
     def cancel(self) -> None:
-        """Undo this thread's last `reserve` after a failure, unless its slot was published."""
+        """Undo this thread's last `reserve` after a failure, unless its record was published."""
         places = self._places.get(threading.get_ident())
         if places and places[-1].number >= self._ring[Word.PUBLISHED]:
             places.pop()
 
     def fill(self) -> None:
-        """Begin the copies into the slots that this thread has reserved; does not wait for them.
+        """Begin the copies for the records that this thread has reserved; do not wait for them.
 
         The caller does not hold the queue's lock.
         """
@@ -160,9 +162,10 @@ class Copies:
             running.popleft()
 
     def settle(self) -> None:
-        """Make each slot void whose copy is over (its lane is idle) without having written it.
+        """Make void each record whose copy is over without having written the values.
 
-        The values of such a slot never come, for instance because the device has failed.
+        A copy is over if its lane is idle. The values never come, for instance because the device
+        has failed; the drain then counts the record as lost, and goes on.
         """
         with self._guard:
             self._forget_done()

@@ -22,7 +22,7 @@ _FIRST = 64  # the first size of an array, which doubles when it is full
 
 
 class KeyNumbers(Generic[K]):
-    """Gives each distinct key a number, from 0 on in order of first use; `keys` lists the keys."""
+    """Numbers distinct keys from 0 on, in order of first use; `keys` lists them in that order."""
 
     def __init__(self) -> None:
         self.keys: list[K] = []
@@ -40,12 +40,13 @@ class KeyNumbers(Generic[K]):
 class Definitions:
     """The definitions of streams and layouts so far, as arrays indexed by their numbers.
 
-    A stream is one series in one phase, a layout a dtype and a shape. With arrays, a whole batch of
-    slots is looked up at once.
+    A stream is one series (name, kind, mode) in one phase; a layout is a dtype and a shape. With
+    arrays, a whole batch of slots is looked up at once.
 
     series, phase: for each stream, the indices in `tables` of its series and phase.
-    keeps: for each stream, whether its mode keeps values.
+    keeps: for each stream, whether its mode stores values, and not their summaries alone.
     counted: for each layout, (dtype, number of elements).
+    tables: the distinct series, layouts, sizes in bytes and phases.
     """
 
     def __init__(self) -> None:
@@ -58,9 +59,9 @@ class Definitions:
         self.tables = Tables(self._series.keys, self._layouts, self._sizes, self._phases.keys)
 
     def define(self, definition: Mapping[str, Any]) -> bool:
-        """Add the definition of a stream or layout; return False if `definition` is neither.
+        """Add the definition of a stream or layout; return whether `definition` is one.
 
-        It is then a statement, such as a gap, which is for others to read.
+        definition: parsed JSON from the ring. If it is a statement, such as a gap, nothing is done.
         """
         if "stream" in definition:
             *key, keeps = definition["stream"]
@@ -91,18 +92,27 @@ class Definitions:
 
     @property
     def series(self) -> Array:
-        """For each stream, the index of its series in `tables`."""
+        """The index in `tables.series` of each stream's series, as an array by stream number.
+
+        A stream is one series (name, kind, mode) in one phase.
+        """
         column: Array = self._of_streams[0]
         return column
 
     @property
     def phase(self) -> Array:
-        """For each stream, the index of its phase in `tables`."""
+        """The index in `tables.phases` of each stream's phase, as an array by stream number.
+
+        A stream is one series (name, kind, mode) in one phase.
+        """
         column: Array = self._of_streams[1]
         return column
 
     @property
     def keeps(self) -> Array:
-        """For each stream, whether its mode keeps values, as an array of bool."""
+        """Whether a stream's mode stores values (else summaries alone): bool, by stream number.
+
+        A stream is one series (name, kind, mode) in one phase.
+        """
         column: Array = self._of_streams[2].astype(bool)
         return column

@@ -38,9 +38,9 @@ _SOON_SECONDS: Final = 0.005
 
 @dataclass(frozen=True, slots=True)
 class PredecessorState:
-    """The state in which drains that have died have left their ring, for the drain that follows.
+    """The state in which drains that have died left the ring that they emptied, for the next drain.
 
-    definitions: the definitions in slots that were consumed.
+    definitions: the definitions (of series and so on) in the slots that were consumed.
     drains: how many drains of this ring there were before.
     ahead: how many records, from the first slot on that is not consumed, a sink has nevertheless:
         these must not be put again.
@@ -54,13 +54,14 @@ class PredecessorState:
 
 
 class Drain:
-    """Empties `ring` into `sink`.
+    """Empties `ring` into `sink`: makes blocks of the records, and hands them over.
 
     host: answers the trainer, logs, and gives access to memory outside the ring.
-    predecessor: the state that earlier drains left; None for the first drain.
+    predecessor: the state that earlier drains of the ring left; None for the first drain.
 
-    done: how many slots are consumed. asks: the requests of the trainer that are to be carried out.
-    closed: whether the sink is closed.
+    done: how many slots of the ring (records and statements) are consumed.
+    asks: the requests of the trainer that are to be carried out. closed: whether the sink is
+    closed.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Drain:
         self._mark()
 
     def _count_on(self, lost: int) -> None:
-        """Begin with the loss counters of the earlier drains, less what the sink counts itself.
+        """Begin with the loss counts of earlier drains of the ring, less what the sink counts.
 
         lost: further records that were lost with the earlier drains.
         """
@@ -144,7 +145,7 @@ class Drain:
     # -- records
 
     def _turn(self) -> bool:
-        """Process one batch of slots; return False if no slot was ready."""
+        """Process one batch of the ring's slots; return whether any slot was ready."""
         heads = self._batch()
         if not len(heads):
             return False
@@ -177,7 +178,11 @@ class Drain:
         self._ring.advance((self.done, self._freed, *counted))
 
     def _batch(self) -> Array:
-        """Return a copy of the next slots, up to the first whose values may still come."""
+        """Return copies of the next slots, cut before the first that may still get its values.
+
+        They are at most 2048 slots, with about 8 MiB of values, and end where the next request
+        (a flush or the close) is due. The result is empty if no slot is ready.
+        """
         ring = self._ring
         at = self.done % ring.slot_count
         ask = self.asks.next
@@ -193,10 +198,12 @@ class Drain:
         return heads if (seqs == expected).all() else self._settled(heads, seqs, expected)
 
     def _settled(self, heads: Array, seqs: Array, expected: Array) -> Array:
-        """Cut `heads` before the first slot whose values may still come.
+        """Cut `heads` before the first slot whose values may still come; return what is left.
 
-        heads: copies of slots. seqs: their `seq` as read first. expected: the `seq` of slots that
-        have their values. In the result, `seq` is `VOID` for slots whose values never come.
+        heads: copies of slots (fixed-size entries of the ring). seqs: their field `seq` as read
+        first.
+        expected: the `seq` of slots that have their values. In the result, `seq` is `VOID` for
+        slots whose values never come.
         """
         there = seqs == expected
         settled = there | (seqs == expected | np.uint64(VOID))
@@ -252,7 +259,7 @@ class Drain:
     def _put(self, block: RowBlock, heads: Array) -> None:
         """Hand a block to the sink, without the records that the sink has already.
 
-        heads: the slots of the block's records. A failure is counted; nothing is raised.
+        heads: copies of the records' slots in the ring. A failure is counted; nothing is raised.
         """
         for misfit in block.misfits:
             self._losses.leave_out(misfit)

@@ -34,7 +34,7 @@ class LostRecords:
         self._logged: set[str] = set()
 
     def lose(self, series: Series, step: int, nbytes: int, reason: str) -> None:
-        """Count a record that is lost altogether, and state it as a gap.
+        """Count a record that is lost altogether, and state it as a gap for `reason`.
 
         nbytes: the bytes of values that would have been kept.
         """
@@ -68,7 +68,10 @@ class LostRecords:
         )
 
     def lose_values(self, series: Series, step: int, nbytes: int) -> None:
-        """Count a record of which only the summary is kept because the queue was full."""
+        """Count a record of which only the summary is kept because the queue was full.
+
+        nbytes: the bytes of its values, which are dropped. The loss is stated as a gap.
+        """
         self.bare += 1
         self._count(series, step, nbytes, _NO_VALUES)
 

@@ -36,7 +36,7 @@ _ALIVE_SECONDS: Final = 30.0  # within which a dead trainer's records have to re
 
 
 class DrainHost:
-    """What connects the drain of this recorder process with the trainer, which is another process.
+    """What connects the drain, which empties the ring in this process, with the trainer in another.
 
     bell: an eventfd that wakes the drain. alone: whether the trainer has ended.
     """
@@ -84,7 +84,7 @@ class DrainHost:
         logging.getLogger("anchorlib").warning("anchorlib: %s", message)
 
     def outside(self, number: int) -> memoryview:
-        """Return the shared memory that the trainer has sent under `number`, or wait for it.
+        """Return the shared memory that the trainer sends under `number`; wait until it has come.
 
         It holds a record that is too large for the ring. Raises StoreError if the trainer ended
         before it had sent the memory.

@@ -146,7 +146,8 @@ class RecorderProcess:
     ) -> Future[Any]:
         """Send the recorder a request for a flush or the close; return the future of its answer.
 
-        after: how many slots of the ring have to be in the sink before it is carried out.
+        after: how many slots (records and statements) of the ring have to be in the sink before the
+            request is carried out.
         timeout: seconds that it may take; None: as long as it takes.
         """
         with self._guard:
@@ -194,7 +195,11 @@ class RecorderProcess:
             self._lock.release()
 
     def defined(self, slot: int, text: bytes) -> None:
-        """Keep the text of a definition, for later recorders that start behind its slot."""
+        """Keep the JSON of a definition (of a series or layout), which slot `slot` will hold.
+
+        A recorder that replaces a dead one may begin behind that slot of the ring, and needs the
+        definition.
+        """
         self._definitions.append((slot, text.decode()))
 
     def lend(self, nbytes: int) -> tuple[int, int, object]:
@@ -251,9 +256,10 @@ class RecorderProcess:
             self._asked.answer(message["answer"], fault_of(fault) if fault else message["value"])
 
     def _outlived(self) -> bool:
-        """Replace a recorder that has ended unasked; return whether a new process was started.
+        """Replace a recorder process that has ended unasked; return whether a new one was started.
 
-        Where none was, a thread of this process goes on instead.
+        After the third death, or if none can be started, a thread of this process goes on instead.
+        A recorder that was meant to end is not replaced.
         """
         with self._guard:
             self._messages.close()

@@ -123,18 +123,18 @@ class RecordQueue:
     # -- definitions
 
     def stream(self, name: str, kind: str, mode: str, phase: str, *, keeps: bool) -> int:
-        """Return the number of a series in one phase for `records.put`; it is defined if new.
+        """Return the stream number for `records.put`, which stands for a series in one phase.
 
-        Returns -1 if the ring has no room for the definition now.
+        A new stream is defined in the ring first; -1 is returned if that has no room for it now.
         keeps: whether the series' mode keeps values.
         """
         with self.lock:
             return self._placer.stream((name, kind, mode, phase), keeps=keeps)
 
     def layout(self, dtype: str, shape: tuple[int, ...]) -> int:
-        """Return the number of a dtype and shape for `records.put`; it is defined if new.
+        """Return the layout number for `records.put`, which stands for a dtype and shape.
 
-        Returns -1 if the ring has no room for the definition now.
+        A new layout is defined in the ring first; -1 is returned if that has no room for it now.
         """
         with self.lock:
             return self._placer.layout(dtype, shape)
@@ -142,13 +142,16 @@ class RecordQueue:
     # -- statements
 
     def gap(self, gap: Gap) -> None:
-        """Count observations that never became records, and state them as a gap."""
+        """Count observations that never became records, and state them to the sink as a gap."""
         with self.lock:
             self._statements.gap(statable(gap))
             self._placer.place_statements_if_due()
 
     def edges(self, edges: Edges) -> None:
-        """Send the drain lineage: which tensors and operations a value was computed from."""
+        """Queue lineage for the sink: which tensors and operations a value was computed from.
+
+        Lineage that no store can hold is left out, with a warning.
+        """
         try:
             check_edges(edges)
         except AnchorError as fault:
@@ -159,13 +162,13 @@ class RecordQueue:
             self._placer.place_statements_if_due()
 
     def header(self, entries: Mapping[str, object]) -> None:
-        """Send the drain entries of the run's header."""
+        """Queue entries of the run's header for the sink."""
         with self.lock:
             self._statements.header(entries)
             self._placer.place_statements_if_due()
 
     def operations(self, entries: Sequence[Entry]) -> None:
-        """Send the drain entries of the log of traced operations."""
+        """Queue entries of the log of traced operations for the sink."""
         with self.lock:
             self._statements.operations(entries)
             self._placer.place_statements_if_due()
@@ -175,7 +178,9 @@ class RecordQueue:
     def flush(self, timeout: float | None = None) -> None:
         """Block until all records so far are in the store and visible to any reader.
 
-        Raises FlushTimeoutError after `timeout` seconds.
+        timeout: seconds; None waits as long as it takes. A queue that is closing returns at once.
+        Raises FlushTimeoutError after `timeout` seconds, and other errors of anchorlib that the
+        sink raises; any other exception is only logged.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.lock:
@@ -229,7 +234,7 @@ class RecordQueue:
         return int(asked.result())
 
     def _give_up(self) -> None:
-        """Cancel all requests to a drain whose store hangs; the records that wait are lost."""
+        """Cancel all requests, as the store hangs; the records that wait are lost."""
         self._worker.cancel()
         self._losses.warn_once(
             "stuck",
@@ -246,7 +251,7 @@ class RecordQueue:
 
     @property
     def handed_over(self) -> int:
-        """How many records the drain has read from the ring, for the sink or as losses."""
+        """How many records have left the ring, for the sink or as losses."""
         return self._ring[Word.RECORDS]
 
     @property
@@ -261,7 +266,7 @@ class RecordQueue:
 
     @property
     def lost(self) -> int:
-        """How many records were lost altogether, in the queue, the drain or the sink."""
+        """How many records were lost altogether, in the queue or the sink, or between them."""
         return self._losses.records + self._stuck + self._ring[Word.LOST]
 
     @property

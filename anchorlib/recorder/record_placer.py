@@ -153,7 +153,7 @@ class RecordPlacer:
         self._put_full(_Put(source, nbytes, stream, layout, at, order, scale, flags, count))
 
     def placed(self, nbytes: int) -> None:
-        """Count a record of `nbytes` bytes that was placed, and wake the drain if that is due."""
+        """Count a placed record of `nbytes` bytes; wake what empties the ring if that is due."""
         self.taken += 1
         self._since = since = self._since + nbytes + SLOT_BYTES
         if since >= self._urgent:
@@ -209,11 +209,11 @@ class RecordPlacer:
 
     @property
     def is_over(self) -> bool:
-        """Whether the queue is closing or its drain has ended, so that records are refused."""
+        """Whether records are refused: the queue closes, or nothing empties the ring any more."""
         return self.closing or self._worker.is_over
 
     def wait(self) -> None:
-        """Release the lock for a moment, so that other threads and the drain can run."""
+        """Release the lock for a moment, so that other threads run, and the ring is emptied."""
         self._copies.fill()  # the drain may wait for these copies: begin them before waiting for it
         self._copies.settle()
         self._worker.wake()

@@ -95,7 +95,8 @@ def _payload_at(slots: int) -> int:
 class Ring:
     """A ring's memory, mapped into this process.
 
-    slots: how many slots the ring has. payload: bytes for values, a multiple of 64.
+    slots: how many slots (entries that describe a record) the ring has. payload: bytes for values,
+    a multiple of 64.
     """
 
     def __init__(self, descriptor: int, payload: int, slots: int = SLOTS, *, new: bool) -> None:
@@ -147,12 +148,15 @@ class Ring:
         return self.address + CONTROL_BYTES + number % self.slot_count * SLOT_BYTES
 
     def is_settled(self, number: int) -> bool:
-        """Return whether slot `number` has its values, will never get them, or is consumed."""
+        """Return whether slot `number` has its record's values, never gets them, or is consumed."""
         seq = int(self.slots["seq"][number % self.slot_count])
         return seq & ~VOID == number + 1 or self[Word.CONSUMED] > number
 
     def void(self, number: int) -> None:
-        """Mark slot `number` as void: its values never come, and no device writes them any more."""
+        """Mark slot `number` as void: the values of its record never come.
+
+        The caller knows that no device writes them any more.
+        """
         self.slots["seq"][number % self.slot_count] = (number + 1) | VOID
 
     def warm(self, nbytes: int) -> None:
@@ -265,11 +269,11 @@ class Producer:
         kind: int = 0,
         later: bool = False,  # noqa: FBT001, FBT002  # as the others: a keyword costs
     ) -> int:
-        """Make the record whose values are at `pos` visible to the consumer; return its slot.
+        """Make the record with values at `pos` visible to the consumer; return its slot's number.
 
         at: step, pass and call. order: the record's place in the run. scale: the loss scale.
-        later: whether a device writes the values, and then the slot's last word, later on.
-        Raises struct.error for a number that is too large for its field in a slot.
+        kind: a `SlotKind`. later: whether a device writes the values, and then the slot's last
+        word, later on. Raises struct.error for a number that is too large for its field in a slot.
         """
         words = self._words
         n = words[_PUBLISHED]

@@ -22,7 +22,9 @@ _FLAGS: Final = (1 << KIND_SHIFT) - 1
 
 
 class SlotRecords:
-    """Reads what slots of a ring say and hold. `heads` are copies of slots, in order.
+    """Reads slots, the fixed-size entries of a ring that describe records, and the records' values.
+
+    The methods take `heads`: an array of copies of slots, in the order of the ring.
 
     host: gives access to memory outside the ring. definitions: what the slots' numbers mean.
     """
@@ -31,7 +33,10 @@ class SlotRecords:
         self._ring, self._host, self._definitions = ring, host, definitions
 
     def values(self, heads: Array) -> list[Buffer]:
-        """Return the bytes of each slot: a record's values, or a statement."""
+        """Return the bytes that each slot refers to: a record's values, or the JSON of a statement.
+
+        They are views of memory that the ring reuses once the slots are consumed.
+        """
         payload, size = self._ring.payload, np.uint64(self._ring.payload_bytes)
         starts = heads["pos"] % size
         ends = (starts + heads["nbytes"]).tolist()
@@ -43,7 +48,11 @@ class SlotRecords:
         return values
 
     def block(self, heads: Array) -> RowBlock:
-        """Return the records of slots as columns, with digests and summaries of their values."""
+        """Return the records of `heads` as columns, with digests and summaries of their values.
+
+        heads: slots of records only, no statements. Values are kept where the series' mode stores
+        them, and the slot does not say that they are to be dropped.
+        """
         definitions = self._definitions
         values = self.values(heads)
         layout, stream = heads["layout"].astype(np.int64), heads["stream"]
@@ -74,7 +83,10 @@ class SlotRecords:
         )
 
     def named(self, heads: Array) -> Iterator[tuple[tuple[str, str, str], int, int]]:
-        """Yield (series, step, bytes of values that its mode keeps) of the record in each slot."""
+        """Yield (series, step, bytes of values to store) for the record of each slot in `heads`.
+
+        The bytes are 0 for a series whose mode stores summaries alone.
+        """
         definitions = self._definitions
         for head in heads:
             series = definitions.tables.series[definitions.series[head["stream"]]]

@@ -47,7 +47,11 @@ def statement(
     header: Mapping[str, Any],
     operations: Sequence[Entry] = (),
 ) -> bytes:
-    """Return the JSON of a statement: gaps, lineage, header entries and traced operations."""
+    """Return the JSON of one statement, which accompanies the records through the ring.
+
+    gaps: counts of what was not recorded. edges: lineage, that is, from what values were computed.
+    header: entries of the run header. operations: entries of the log of traced operations.
+    """
     return _encoded(
         {
             "gaps": [_fields(gap, _GAP) for gap in gaps],
@@ -62,17 +66,17 @@ def statement(
 
 
 def gaps_of(stated: Mapping[str, Any]) -> list[Gap]:
-    """Return the gaps in a parsed statement; an empty list if it has none."""
+    """Return the gaps (counts of what was not recorded) in the parsed JSON of a statement."""
     return [Gap(**fields) for fields in stated["gaps"]]
 
 
 def edges_of(stated: Mapping[str, Any]) -> list[Edges]:
-    """Return the lineage in a parsed statement; an empty list if it has none."""
+    """Return the lineage (from what values were computed) in the parsed JSON of a statement."""
     return [_edges(fields) for fields in stated["edges"]]
 
 
 def operations_of(stated: Mapping[str, Any]) -> list[Entry]:
-    """Return the entries of the log of traced operations in a parsed statement, perhaps none."""
+    """Return the entries of the log of traced operations in the parsed JSON of a statement."""
     return list(stated["operations"])
 
 

@@ -1,4 +1,8 @@
-"""Places definitions and statements in the ring, among the records, for the drain to read."""
+"""Places definitions and statements in the ring, among the records, for the drain to read.
+
+A definition says which series and phase, or which dtype and shape, a number in a record's slot
+stands for. Statements are gaps, lineage, entries of the run header, and traced operations.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,9 @@ _TOGETHER: Final = 100  # gaps, or statements of lineage, in one slot
 
 
 class StatementPlacer:
-    """Places definitions and statements in a ring. The caller holds the queue's lock.
+    """Places definitions (of streams and layouts) and statements in a ring, as JSON.
+
+    The caller holds the queue's lock. A stream is one series in one phase.
 
     waits: returns whether to wait for room where the ring has none for a definition.
     pause: releases the lock for a moment, so that the drain can make room.
@@ -58,7 +64,7 @@ class StatementPlacer:
     # -- definitions
 
     def stream(self, key: tuple[str, str, str, str], *, keeps: bool) -> int:
-        """Return the number of a stream, and define it in the ring if it is new.
+        """Return the number of a stream (one series in one phase); define a new one in the ring.
 
         key: (name, kind, mode, phase). keeps: whether the mode keeps values.
         Returns -1 if the ring has no room for the definition now.
@@ -71,7 +77,7 @@ class StatementPlacer:
         return number
 
     def layout(self, dtype: str, shape: tuple[int, ...]) -> int:
-        """Return the number of a dtype and shape, and define it in the ring if it is new.
+        """Return the layout number of a dtype and shape; define a new layout in the ring.
 
         Returns -1 if the ring has no room for the definition now.
         """
@@ -90,7 +96,10 @@ class StatementPlacer:
         return True
 
     def _place(self, text: bytes, *, defines: bool = False) -> bool:
-        """Place the JSON of a statement or definition in the ring; return whether it had room."""
+        """Place the JSON of a statement or definition in the ring; return whether that had room.
+
+        defines: whether it is a definition (of a series and so on), which the worker keeps as well.
+        """
         producer = self._producer
         if producer.placing:
             return False
@@ -114,9 +123,10 @@ class StatementPlacer:
             self.place_statements(0.0)
 
     def place_statements(self, seconds: float | None) -> None:
-        """Place the waiting statements in the ring; those without room go on waiting.
+        """Place the waiting statements in the ring; those for which it has no room go on waiting.
 
-        seconds: how long to wait for room; None waits as long as it takes.
+        seconds: how long to wait for room; None waits as long as it takes. A statement that is
+        larger than the ring is left out, with a warning.
         """
         self._encode_pending()
         end = None if seconds is None else time.monotonic() + seconds
@@ -145,8 +155,9 @@ class StatementPlacer:
     def _of_operations(self, entry: Entry) -> bytes:
         """Return the JSON of a statement with one entry of the log of traced operations.
 
-        An entry may be a structure, which describes the operations of a step. Each trace states
-        its structures again, and they are large, so their JSON is cached by the structure's hash.
+        An entry (a JSON object) may be a structure, which describes the operations of a step. Each
+        traced step states its structure again. Structures are large, so their JSON is cached by
+        the structure's hash.
         """
         key = entry.get("structure")
         if key is None:
@@ -160,9 +171,10 @@ class StatementPlacer:
 
 
 def _lineage(edges: list[Edges]) -> list[bytes]:
-    """Return the JSON of lineage, in statements of at most STATEMENT_BYTES each.
+    """Return JSON texts that state from what values were computed (their lineage), in order.
 
-    A statement with a single entry may be larger.
+    Each text holds as many of `edges` as fit into STATEMENT_BYTES, found by halving; a text with
+    the edges of a single value may be larger.
     """
     text = statement((), edges, {})
     if len(text) <= STATEMENT_BYTES or len(edges) < 2:

@@ -20,7 +20,10 @@ Key = tuple[str, str, str, str]
 
 
 class PendingStatements:
-    """Collects statements until they are handed on, and adds up gaps. The caller holds a lock."""
+    """Collects gaps, lineage, header entries and traced operations until they are handed on.
+
+    Gaps of one series and reason are added up. The caller holds a lock.
+    """
 
     def __init__(self) -> None:
         self._totals: dict[Key, Gap] = {}
@@ -30,7 +33,10 @@ class PendingStatements:
         self._operations: list[Entry] = []
 
     def gap(self, gap: Gap) -> None:
-        """Add the count of `gap` to the total of its series and reason."""
+        """Add the count and steps of `gap` to the total of its series and reason.
+
+        A gap counts what was not recorded.
+        """
         gap = statable(gap)
         key = (gap.name, gap.kind, gap.mode, gap.reason)
         old = self._totals.get(key)
@@ -42,7 +48,10 @@ class PendingStatements:
         self._pending_gaps[key] = None
 
     def total(self, gap: Gap) -> None:
-        """Replace the total of a series and reason by `gap`, which is a total already."""
+        """Replace the total of a series and reason by `gap`, whose count is a total already.
+
+        A gap counts what was not recorded.
+        """
         key = (gap.name, gap.kind, gap.mode, gap.reason)
         self._totals[key] = gap
         self._pending_gaps[key] = None
@@ -61,7 +70,7 @@ class PendingStatements:
 
     @property
     def gaps(self) -> int:
-        """How many gaps there are: one for each series and reason."""
+        """How many gaps (losses that are stated) there are: one for each series and reason."""
         return len(self._totals)
 
     def take(self, *, again: bool) -> StatementBatch:
@@ -76,14 +85,18 @@ class PendingStatements:
         return batch
 
     def restore_gaps(self, batch: StatementBatch) -> None:
-        """Make the gaps in `batch`, which did not reach the sink, part of the next `take`."""
+        """Make the next `take` return the gaps in `batch` again, which the sink did not accept."""
         for gap in batch.gaps:
             self._pending_gaps[gap.name, gap.kind, gap.mode, gap.reason] = None
 
 
 @dataclass(frozen=True, slots=True)
 class StatementBatch:
-    """Some statements that are handed to the sink together: gaps, lineage, header, operations."""
+    """Statements that are handed to the sink together.
+
+    gaps: counts of what was not recorded. edges: from what values were computed. header: entries of
+    the run header. operations: entries of the log of traced operations.
+    """
 
     gaps: list[Gap]
     edges: list[Edges]

@@ -64,7 +64,7 @@ class RecorderThread:
     # -- as the queue's worker
 
     def wake(self) -> None:
-        """Have the drain look at the ring now, instead of at its next turn."""
+        """Have the ring emptied now, instead of when the thread looks at it next."""
         self._bell.set()
 
     def ask(
@@ -72,7 +72,8 @@ class RecorderThread:
     ) -> Future[Any]:
         """Request a flush or the close from the drain; return the future of its answer.
 
-        after: how many slots of the ring have to be in the sink before it is carried out.
+        after: how many slots (records and statements) of the ring have to be in the sink before the
+            request is carried out.
         timeout: seconds that it may take; None: as long as it takes.
         """
         ask, future = self._asked.new(what, after, timeout)
@@ -94,7 +95,7 @@ class RecorderThread:
         """Do nothing: the thread ends by itself after the close."""
 
     def defined(self, slot: int, text: bytes) -> None:
-        """Do nothing: the drain has read the definition in the ring, and no other drain follows."""
+        """Do nothing: the thread reads the definition in the ring; no other will need it."""
 
     def lend(self, nbytes: int) -> tuple[int, int, object]:
         """Allocate memory for one record that is too large for the ring.

@@ -22,14 +22,15 @@ class Worker(Protocol):
     """The end of a warning: what becomes of a run whose store does not answer."""
 
     def wake(self) -> None:
-        """Have the drain look at the ring now, instead of at its next turn."""
+        """Have the ring emptied now, instead of when the thread or process looks at it next."""
 
     def ask(
         self, what: Literal["flush", "close"], after: int, timeout: float | None
     ) -> Future[Any]:
         """Request a flush or the close; return the future of the answer.
 
-        after: how many slots of the ring have to be in the sink before it is carried out.
+        after: how many slots (records and statements) of the ring have to be in the sink before the
+            request is carried out.
         timeout: seconds that it may take; None: as long as it takes.
         """
 
@@ -43,9 +44,10 @@ class Worker(Protocol):
         """End the thread or process and free what it has, once the close was answered."""
 
     def defined(self, slot: int, text: bytes) -> None:
-        """Keep the definition `text`, which slot number `slot` will hold.
+        """Keep the JSON of a definition (of a series and so on), which slot `slot` will hold.
 
-        A drain that replaces a dead one may start behind that slot, and needs the definition.
+        A drain that replaces a dead one may begin behind that slot of the ring, and needs the
+        definition.
         """
 
     def lend(self, nbytes: int) -> tuple[int, int, object]:

@@ -30,15 +30,15 @@ _BELOW = "a pass or call below 0, for which a store has no room"
 
 
 class Admission:
-    """Checks the records of blocks; each series and phase is checked only once."""
+    """Checks the records of blocks (records as columns); each series and phase is checked once."""
 
     def __init__(self) -> None:
         self._refused: dict[Hashable, str | None] = {}
 
     def admit(self, block: RowBlock) -> RowBlock:
-        """Return the block with records that cannot be stored moved to its `misfits`.
+        """Return the block without records that cannot be stored; its `misfits` name those.
 
-        These are records with an invalid series or phase, or with a negative pass or call.
+        Such records have an invalid series or phase, or a negative pass or call.
         """
         columns, tables = block.columns, block.tables
         refused = self._unfit(columns["series"], tables.series, check_series)
@@ -55,10 +55,10 @@ class Admission:
     def _unfit(
         self, column: Array, table: Sequence[K], check: Callable[[K], object]
     ) -> dict[int, str]:
-        """Return row → reason, for each record whose entry of `table` does not pass `check`.
+        """Return row → reason, for each record of a block whose series or phase fails `check`.
 
-        column: for each record, the index of its entry in `table`.
-        check: raises AnchorError for an entry that cannot be stored.
+        table: the distinct series, or phases. column: for each record, its index in `table`.
+        check: raises AnchorError for a series or phase that cannot be stored.
         """
         unfit: dict[int, str] = {}
         for number in np.unique(column).tolist():
@@ -78,10 +78,11 @@ class Admission:
 
 
 def check_edges(edges: Edges) -> Edges:
-    """Return `edges` unchanged, or raise InvalidNameError or StoreError if they cannot be stored.
+    """Return the lineage of a value unchanged, or raise if it cannot be stored.
 
-    They must keep within the bounds of a message, and also obey the rules of the store's reader:
-    to a reader, one malformed line is damage of the whole catalogue.
+    edges: the value, and the tensors and operations that it was computed from. They must keep
+    within the bounds of a message, and obey the rules of the store's reader: to a reader, one
+    malformed line is damage of the whole catalogue. Raises InvalidNameError, StoreError.
     """
     check_stated(edges)
     for name in (edges.name, edges.phase, *(parent.name for parent in edges.parents)):

@@ -82,7 +82,7 @@ class Sink(Protocol):
         """
 
     def revoke(self) -> None:
-        """Make the sink write nothing more, so that the drain cannot be held up by it.
+        """Make the sink write nothing more, so that closing a session does not wait for it.
 
         Any thread may call this. The call to the sink that is under way ends early, and the next
         call raises.

@@ -62,7 +62,7 @@ class _CopiedAttempt:
     reader: reads the rank. number: the attempt's number.
     run: the run's name in the other store.
     secret: by which the writer in the other store can continue a copy that was interrupted.
-    rows: the rows of the rank's table that the attempt's records are.
+    rows: the indices of the attempt's records in the rank's table of records.
     """
 
     reader: RankReader
@@ -129,8 +129,8 @@ def _already(part: _CopiedAttempt, there: RankReader | None) -> int:
     """Return how many records of an attempt the other store has, as earlier copies left them.
 
     there: a reader of the rank in the other store; None if the rank is not there.
-    Raises RunExistsError if the other store has other records under this attempt's number, or a
-    part of the attempt that this user cannot continue.
+    Raises RunExistsError if the other store has other records under this attempt's number, or only
+    some of the attempt's records in a copy that this user cannot continue.
     """
     attempts = [] if there is None else there.catalogue.attempts
     if there is None or part.number >= len(attempts):
@@ -167,9 +167,12 @@ def _are_equal(part: _CopiedAttempt, there: RankReader, records: int) -> bool:
 
 
 def _is_open(part: _CopiedAttempt, have: int, there: RankReader | None) -> bool:
-    """Return whether the other store may lack records, gaps, lineage or operations of an attempt.
+    """Return whether an attempt has to be copied: whether the other store may lack some of it.
 
-    have: how many of the attempt's records it has.
+    That is so if it lacks records; and if it has them all in its last attempt, which this user can
+    continue, because gaps, lineage or traced operations may be missing.
+
+    have: how many of the attempt's records the other store has.
     there: a reader of the rank in the other store; None if the rank is not there.
     """
     attempts = [] if there is None else there.catalogue.attempts

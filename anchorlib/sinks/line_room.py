@@ -53,7 +53,10 @@ class LineRoom:
         self.gaps: dict[tuple[str, str, str, str], Gap] = {}
 
     def has(self, weight: int, share: float = 1.0) -> bool:
-        """Return whether `weight` more bytes fit into a share of the room."""
+        """Return whether `weight` more bytes fit into the share `share` of the room.
+
+        Anything fits where nothing waits, or a record larger than the room could never be sent.
+        """
         # A record larger than the limit is taken alone, or it could never be sent.
         if not self._outbox.waiting:
             return True
@@ -65,9 +68,10 @@ class LineRoom:
         return spool.nbytes + weight <= spool.limit * share
 
     def fitting(self, batch: RowBlock, weight: int) -> RowBlock:
-        """Return what of a batch has room: all of it, its summaries, or nothing.
+        """Return the batch as far as there is room: whole, without values, or without records.
 
-        weight: the bytes that all of it takes. What is left out is counted, and stated as a gap.
+        weight: the bytes that the whole batch takes. What is left out is counted, and stated as
+        gaps.
         """
         if self.has(weight, _VALUES_SHARE):
             return batch
@@ -81,7 +85,7 @@ class LineRoom:
         return bare
 
     def lose(self, batch: RowBlock, reason: str) -> None:
-        """Count the records of a batch as lost altogether, and state them as gaps."""
+        """Count the records of a batch as lost altogether, and state them as gaps for `reason`."""
         self.lost += len(batch)
         self.dropped_bytes += int(batch.sizes.sum())
         self._count(batch, reason)

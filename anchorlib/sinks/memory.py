@@ -47,7 +47,7 @@ class MemorySink:
         ]
 
     def gap(self, gaps: Sequence[Gap]) -> None:
-        """Keep the newest gap statement of each series and reason."""
+        """Keep the newest gap (what was not recorded, and why) of each series and reason."""
         newest = {(g.name, g.kind, g.mode, g.reason): g for g in (*self.gaps, *gaps)}
         self.gaps = list(newest.values())
 

@@ -22,9 +22,10 @@ class RunOptions:
     header: entries of the run header; they must be values that JSON can hold.
     resume, overwrite: whether to go on with a rank that is stored already, or to replace it; an
         existing rank is an error otherwise.
-    on_full: what to do when waiting records reach their limit. "drop" leaves values out and keeps
-        the summaries, and counts records for which even those have no room; otherwise training
-        waits.
+    on_full: what to do when waiting records reach their limit. "block" lets training wait. "drop"
+        leaves values out and keeps the summaries, and counts records for which even those have no
+        room. "raise" is as "drop" where the queue in memory is full, and the next step raises;
+        where a collector's spool is full, it is as "block".
     queue_bytes: the most bytes of records that wait in memory.
     max_bytes: the most bytes of values that this rank may take on disk; None: all that the disk
         has but a part that is left free.

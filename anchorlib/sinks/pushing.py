@@ -35,7 +35,7 @@ def push(
     run: the name that the run gets in `to`; None for the name that it has.
     patience: how many seconds a collector may take to answer.
     progress: called now and then with (records that `to` has by now, records in all).
-    Returns what was delivered or copied.
+    Returns what was delivered or copied: nothing for a spool that was delivered completely before.
 
     Raises RunNotFoundError, RunBusyError, RunExistsError, CollectorError, StoreError,
     InvalidNameError.

@@ -5,8 +5,8 @@
 A spool is a folder of this machine where records wait until the collector has them. So records
 survive broken connections, restarts of the collector, and the death of this process: then the next
 process that resumes this rank, or `anchor push`, delivers them. Without a spool, or while its disk
-is full, records wait in memory. No exception reaches training, and only `flush`, `close`, and `put`
-under on_full="block" wait for the network.
+is full, records wait in memory. No exception reaches training. Only `flush` and `close` wait for
+the network, and `put` where the spool or memory is full under on_full="block" or "raise".
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RemoteSink:
         on; None begins anew.
 
     Raises OptionError for an invalid address, certificate or ANCHOR_SPOOL_LIMIT. Later failures
-    are logged, and raised by `flush` alone.
+    are logged, and raised by `flush` alone. In a forked child the sink does nothing.
     """
 
     def __init__(
@@ -166,7 +166,10 @@ class RemoteSink:
 
     @property
     def own_gaps(self) -> int:
-        """How many gap statements this sink makes: one for each series and reason of a loss."""
+        """How many gap statements (what was not kept, and why) this sink makes by itself.
+
+        There is one statement for each series and reason of a loss.
+        """
         return len(self._room.gaps)
 
     @property
@@ -205,7 +208,10 @@ class RemoteSink:
             self._changed.notify_all()
 
     def gap(self, gaps: Sequence[Gap]) -> None:
-        """Queue gap statements to be sent; each replaces the last of its series and reason."""
+        """Queue gaps (what was not recorded, and why) to be sent.
+
+        Each replaces the last of its series and reason, as its count is a total.
+        """
         if self._forked:
             return
         with self._changed:
@@ -367,7 +373,10 @@ class RemoteSink:
             self._warnings.refused(self._sender.refusal)
 
     def _moved(self, sentence: str) -> None:
-        """Write the new collector's address into the spool's label, and log `sentence`."""
+        """Write the new collector's address into the spool's file spool.json, and log `sentence`.
+
+        Called when the rank goes on at another collector, of several.
+        """
         if self._spool is not None:
             try:
                 self._spool.redirect(str(self.address))
@@ -378,9 +387,9 @@ class RemoteSink:
 
 @dataclass(frozen=True, slots=True)
 class _Published:
-    """A flush that the collector was asked for.
+    """The flush number `wanted`, which the collector was asked for.
 
-    await_published: blocks until flush number `wanted` is done, or the given seconds are over.
+    await_published: blocks until the flush of a number is done, or so many seconds are over.
     """
 
     await_published: Callable[[int, float | None], None]

@@ -47,7 +47,7 @@ class Delivered:
 
 
 class SpoolContent:
-    """The content of the spool `work`, ready to be sent to `target`.
+    """The content of the spool `work`, which a dead process left, ready to be sent to `target`.
 
     notes: what the spool holds beside records. frames: the messages with the records.
     links: attempts of the target that hold records of this spool, from earlier deliveries; set by
@@ -91,9 +91,10 @@ class SpoolContent:
 
     @property
     def _part(self) -> int | None:
-        """The number of the target's part of the rank; None if there is only one collector.
+        """The number of the target's part of the rank; None if the target holds the whole rank.
 
-        It is None too if the target is none of the collectors in the label, or the run is renamed.
+        A rank has parts if several collectors share it. None also if the target is none of the
+        collectors that spool.json names, or if the run gets another name.
         """
         label = self._work.label
         if label is None or not label.among or self._target.run is not None:
@@ -110,9 +111,9 @@ class SpoolContent:
         return Hello(run=label.run, rank=label.rank, writer_id=bytes.fromhex(label.writer_id))
 
     def hello(self, attempts: Sequence[PastAttempt]) -> Hello:
-        """Return the Hello message that opens this delivery; sets `links` and `attempt`.
+        """Return the Hello message (who writes what) of this delivery; set `links`, `attempt`.
 
-        attempts: those at this rank that the target has already, oldest first.
+        attempts: the recordings of this rank that the target has already, oldest first.
         Raises RunExistsError if these are another recording.
         """
         hello = Hello()
@@ -136,7 +137,7 @@ class SpoolContent:
         return hello
 
     def _as_part(self, hello: Hello, attempts: Sequence[PastAttempt], number: int) -> Hello:
-        """Complete `hello` for a target that holds part `number` of the rank, and return it.
+        """Complete the message `hello` for a target with part `number` of the rank; return it.
 
         The records of a part keep the numbers that they have in the spool; earlier records of the
         rank may be at other collectors, and stay there.
@@ -152,7 +153,11 @@ class SpoolContent:
         return hello
 
     def _check_free(self, hello: Hello, attempts: Sequence[PastAttempt]) -> None:
-        """Raise RunExistsError if the target has a recording that this spool must not touch."""
+        """Raise RunExistsError if the target has a recording that this spool must not touch.
+
+        attempts: the target's attempts at the rank. They must not be touched if the session neither
+        resumed nor overwrote a run, or if it overwrote one and an attempt is newer than the spool.
+        """
         label = self._work.label
         where = f"rank {hello.rank} of run {hello.run!r} in {escape(self._target.to)}"
         if attempts and not (hello.resume or hello.overwrite):
@@ -171,9 +176,10 @@ class SpoolContent:
         return f"deliver the spool under another name: `{escape(line)}`"
 
     def damage(self) -> list[Gap]:
-        """Return the gap of the records that damage cost, or an empty list; call this at the end.
+        """Return a list with the gap that counts the records lost by damage, or an empty list.
 
-        All frames must have been read. Records missing at the end of a closed session count too.
+        Call this at the end: all messages with records must have been read. Records missing at the
+        end of a closed session count too.
         """
         reached = self.frames.reached
         if self.notes.closed and reached < self.notes.end:
@@ -181,7 +187,10 @@ class SpoolContent:
         return self.frames.damage
 
     def finish(self) -> Delivered:
-        """Remove the spool, all of which is delivered, and return the counts of the delivery."""
+        """Remove the spool, all of which is delivered, and return the counts of the delivery.
+
+        Damaged segments stay on the disk, and are counted.
+        """
         records = self.frames.end + self._holes.base
         # A collector may have more records: this machine lost the last ones of its disk with power.
         already = min((self.frames.already or 0) + self._holes.base, records)

@@ -71,9 +71,9 @@ class _Draining(Outbox):
             self.close()
 
     def next(self) -> bytes | None:
-        """Return the next message to send, None if there is none now.
+        """Return the next message to send; None if there is none now.
 
-        The gaps of damaged records follow the last frame.
+        The gaps that count damaged records follow the last message with records.
         """
         content = self._content
         if self.resumed and content is not None and content.frames.first() is None:
@@ -199,7 +199,7 @@ def _drained(work: OwnedSpool) -> Delivered | None:
     """Remove a spool without segments, as nothing of it is left to deliver; damaged files stay.
 
     Returns the outcome, whose counts are all 0; None if the spool has segments or no readable
-    label, and so was not removed.
+    spool.json (its label), and so was not removed.
     """
     segments = work.segments()
     if len(segments) or work.label is None:
@@ -210,9 +210,10 @@ def _drained(work: OwnedSpool) -> Delivered | None:
 
 
 def _earlier(folder: Path) -> list[Path]:
-    """At most one folder: the newest spool that is older than `folder` and still has segments.
+    """Return the newest spool older than `folder` that still has segments, as a list of 0 or 1.
 
-    It belongs to the same run and rank, and goes to the same destination.
+    Only spools beside `folder`, of the same run and rank, and with the same collector or list of
+    collectors as destination, count. The list is empty if `folder` has no readable spool.json.
     """
     mine = SpoolLabel.read(folder)
     if mine is None:
@@ -233,7 +234,8 @@ def _to_collectors(
 ) -> Delivered:
     """Deliver a spool to one of several collectors; return the counts of the delivery.
 
-    The collector that the spool's label names comes first, and the next one while one is away.
+    The collector that the spool's label (spool.json) names is tried first, unless the run gets
+    another name; where a collector is away, the next one is tried.
     """
     label = work.label
     run, rank = (target.run or label.run, label.rank) if label else ("", 0)

@@ -63,7 +63,7 @@ class Earlier:
         self._delivery: Delivery | None = None
 
     def deliver(self, place: Path) -> None:
-        """Deliver the spools that earlier attempts have left below `place`, oldest first.
+        """Deliver the spools that earlier recordings of the rank left below `place`, oldest first.
 
         A spool that cannot be delivered is left as it is, after a warning.
         """
@@ -119,9 +119,9 @@ class Earlier:
     def begin(self, work: OwnedSpool, to: str) -> Delivery | None:
         """Prepare to deliver a spool to the collector `to`; wait until that has answered.
 
-        The collector is asked which attempts it has. Returns None if `sender` finished before it
-        answered. Raises CollectorError if the collector refuses again and again; or, if there are
-        several collectors, if it stays away.
+        The collector is asked which recordings of the rank it has. Returns None if `sender`
+        finished before it answered. Raises CollectorError if the collector refuses again and again;
+        or, if there are several collectors, if it stays away.
         """
         from anchorlib.spool.delivery import Delivery
 

@@ -54,7 +54,10 @@ _KINDS: Final[dict[int, Kind]] = {
 
 
 class Stored(NamedTuple):
-    """An intact entry of a segment: offsets of its start and end, its `seq`, and its message."""
+    """An intact entry (a message) of a segment file: offsets of its start and end, `seq`, message.
+
+    seq: the number of the entry, whose meaning depends on the message; see the module.
+    """
 
     start: int
     end: int
@@ -91,7 +94,7 @@ def kind_of(message: bytes) -> Kind:
 
 
 def entry_at(data: bytes | memoryview, at: int) -> Stored | Damaged:
-    """Return the entry that begins at offset `at`; a `Damaged` if no intact entry begins there."""
+    """Return the entry (a message) that begins at offset `at`; `Damaged` if none is intact."""
     if at + HEADER_BYTES > len(data):
         return Damaged(at, len(data), torn=True)
     length, _, _ = _HEADER.unpack_from(data, at)

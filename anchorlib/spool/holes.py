@@ -93,4 +93,4 @@ class IgnoredHoles:
     """Takes the place of `Holes` where a spool is read a second time: it counts no damage again."""
 
     def add(self, first: int, end: int) -> None:
-        """Do nothing: the reader that sends the frames notes these lost records."""
+        """Do nothing: the reader that sends the records notes those that are lost."""

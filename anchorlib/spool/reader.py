@@ -66,7 +66,7 @@ class FrameReader:
         self.close()
 
     def start(self, number: int) -> None:
-        """Set the number of the record to begin with; frames that end before it are passed over."""
+        """Set the number of the record to begin with; messages that end before are passed over."""
         self._expected = number
         self._doubt = True
         self._inside = 0
@@ -78,7 +78,10 @@ class FrameReader:
         return self._expected
 
     def skip_to(self, segment: Segment | None, offset: int) -> None:
-        """Go on reading at `offset` of `segment`, where an entry begins."""
+        """Go on reading at `offset` of `segment`, where an entry begins.
+
+        Nothing is done if `segment` is None, or if reading has not begun.
+        """
         if segment is None or self._at is None:
             return
         if self._at.segment is not segment:
@@ -88,19 +91,19 @@ class FrameReader:
         self._doubt = True
 
     def first(self) -> Encoded | None:
-        """Return the next frame, and stay before it; None if no more are written."""
+        """Return the next frame (message with records) and stay before it; None at the end."""
         if self._peeked is None:
             self._peeked = self._find()
         return self._peeked
 
     def advance(self) -> None:
-        """Note that the frame that `first` returns was sent, and go on behind it."""
+        """Note that the message with records that `first` returns was sent; go on behind it."""
         if self._peeked is not None:
             self.passed(self._peeked.end, more=self._more)
         self._peeked = None
 
     def passed(self, end: int, *, more: bool) -> None:
-        """Note that a frame was sent, which may have come from memory instead of this reader.
+        """Note that a frame (message with records) was sent, perhaps from memory.
 
         end: the number after that of its last record. more: whether that record goes on in the
         next frame.
@@ -135,7 +138,7 @@ class FrameReader:
         return None
 
     def _next(self) -> Stored | Damaged | None:
-        """Return the next entry, or damaged bytes, of the segments; None at the spool's end."""
+        """Return the next entry (message) of the spool, or damaged bytes; None at the end."""
         if self._at is None:
             if self._segments.oldest is None:
                 return None
@@ -167,9 +170,10 @@ class FrameReader:
             self._suspect = True
 
     def _frame(self, entry: Stored) -> Encoded | None:
-        """Return the frame in an entry; None if it is delivered already or cannot be delivered.
+        """Return the frame (message with records) in an entry; None if it is not to be sent.
 
-        It cannot if the beginning of its first record, or the end of its last, is lost.
+        A frame is not sent if all its records were, or if the beginning of its first record, the
+        end of its last, or a definition that it needs is lost.
         """
         if entry.last <= self._expected:
             return None
@@ -181,7 +185,7 @@ class FrameReader:
         return Encoded((entry.message,), entry.last, len(self.definitions))
 
     def _begins(self, entry: Stored) -> bool:
-        """Return whether sending can go on with the frame in `entry`.
+        """Return whether sending can go on with the frame (message with records) in `entry`.
 
         It can if the frame begins with the start of a record, and if neither the rest of its last
         record nor its definitions are lost. Records missing before the frame are noted in `holes`.
@@ -207,7 +211,7 @@ class FrameReader:
         return all(wanted <= there for wanted, there in zip(needs, have, strict=True))
 
     def _is_whole(self, entry: Stored) -> bool:
-        """Return whether the spool has all frames of the record that begins in `entry`."""
+        """Return whether the spool has all fragments of the record that begins in `entry`."""
         assert self._at is not None
         segment: Segment | None = self._at.segment
         offset = self._at.offset
@@ -227,11 +231,11 @@ class FrameReader:
 
 
 class SpoolNotes(NamedTuple):
-    """What the segments of a spool hold beside frames.
+    """What the segments of a spool hold beside frames (messages with records).
 
     hello: the message that says who wrote the spool; None if no segment has an intact beginning.
     gaps: observations that were not recorded, or without values.
-    lineage: serialised lineage messages.
+    lineage: serialised messages with lineage, header entries or traced operations.
     end: the number after that of the last record.
     closed: whether the session was closed, so that no record is missing behind the last one.
     """
@@ -244,10 +248,10 @@ class SpoolNotes(NamedTuple):
 
 
 def read_notes(segments: Segments) -> SpoolNotes:
-    """Read what a spool holds beside frames.
+    """Read what a spool's segments hold beside frames (messages with records).
 
     Every segment repeats at its beginning what earlier segments say. So only the newest segment
-    with an intact beginning, and those after it, are read.
+    with an intact beginning, and those after it, are read; all segments if none has one.
     """
     chosen: list[Segment] = []
     for segment in reversed(segments.listed):
@@ -295,7 +299,7 @@ def _good(segment: Segment) -> Iterator[Stored]:
 
 
 def _head(segment: Segment) -> Iterator[Stored]:
-    """Yield the entries with definitions at a segment's beginning, before its first frame."""
+    """Yield the definitions (of series and so on) that a segment has before its first records."""
     for entry in _good(segment):
         if kind_of(entry.message) == "frame":
             return

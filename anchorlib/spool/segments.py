@@ -97,9 +97,10 @@ class Segments:
         self._all.append(segment)
 
     def commit(self, number: int) -> None:
-        """Take segments off the list whose records all have numbers below `number`: are delivered.
+        """Take the segments off the list whose records all have numbers below `number`.
 
-        `tidy` removes their files later. The last segment stays: it may still be written.
+        These records are delivered. `tidy` removes the files later. The last segment stays, as it
+        may still be written.
         """
         while len(self._all) > 1 and self._all[0].end <= number:
             self._gone.append(self._all.popleft())
@@ -125,7 +126,7 @@ class Segments:
 
 
 class SegmentReader:
-    """Reads one segment, entry by entry, up to the segment's `size`."""
+    """Reads one segment file, entry (message) by entry, up to the segment's `size`."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -133,7 +134,7 @@ class SegmentReader:
         self._file = -1
 
     def next(self) -> Stored | Damaged | None:
-        """Return the next entry, or the damaged bytes that come next; None at `size`."""
+        """Return the next entry (message), or the damaged bytes in its place; None at the end."""
         size = self.segment.size
         if self.offset >= size:
             return None

@@ -236,7 +236,10 @@ class Sender:
             self._changed.notify_all()
 
     def _rested(self) -> bool:
-        """Wait until the outbox has something to send; return False, at once, if it has already."""
+        """Wait until the outbox has something to send, or sending is over; return True.
+
+        Returns False at once if the outbox has something to send already.
+        """
         with self._changed:
             if not self._outbox.at_rest:
                 return False

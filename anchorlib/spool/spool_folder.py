@@ -70,18 +70,18 @@ class SpoolLabel:
         return f"{self.run}.rank{self.rank}.{claim[:_CLAIM_DIGITS]}"
 
     def text(self) -> str:
-        """Return the label as a line of JSON."""
+        """Return the content of spool.json: the label's fields as a line of JSON."""
         return json.dumps({"format": "anchor-spool", "version": 1, **asdict(self)}) + "\n"
 
     def write(self, folder: Path) -> None:
-        """Write this label into the spool in `folder`, in place of its old one. Raises OSError."""
+        """Write this label as spool.json into the spool in `folder`. Raises OSError."""
         made = folder / f"{LABEL}.new"
         made.write_text(self.text(), encoding="utf-8")
         made.replace(folder / LABEL)
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Read the label of the spool in `folder`; None if it is missing or unreadable.
+        """Read spool.json, the label of the spool in `folder`; None if it is missing or unreadable.
 
         Without the label no records are lost: segments say themselves which run they are of.
         """
@@ -103,8 +103,8 @@ class SpoolLabel:
 def spool_place(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the directory for spools: ANCHOR_SPOOL, else one of the job's or user's own folders.
 
-    Without the variable these are, in this order: Slurm's scratch folder, the user's cache, and a
-    folder of the user below the system's temporary directory.
+    Without the variable these are, in this order: Slurm's scratch folder; the user's cache, if it
+    can be written; and a folder of the user below the system's temporary directory.
     """
     if variable := environ.get("ANCHOR_SPOOL"):
         return Path(variable)
@@ -119,7 +119,7 @@ def spool_place(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def is_spool(path: Path) -> bool:
-    """Return whether `path` is the folder of a spool, that is, has a label or segment files."""
+    """Return whether `path` is the folder of a spool: has a spool.json or segment files."""
     return path.is_dir() and ((path / LABEL).exists() or any(path.glob("*.seg")))
 
 
@@ -138,7 +138,8 @@ def was_spool(path: Path) -> tuple[str, int] | None:
 def spools_of(place: Path, run: str, rank: int) -> Iterator[Path]:
     """Yield the folders of all spools of a rank below `place`, oldest first.
 
-    Spools that a live process is still writing are among them.
+    Spools that a live process is still writing are among them; spools without a readable
+    spool.json are not.
     """
     spools = []
     for path in place.glob(f"{run}.rank{rank}.*"):

@@ -33,7 +33,7 @@ _DAMAGE: Final = "damaged on the trainer's disk"
 
 
 class _HeldFrame(NamedTuple):
-    """A frame that waits in memory because the disk did not take it.
+    """A frame (message with records) that waits in memory because the disk did not take it.
 
     first: the number of its first record. more: whether its last record goes on in another frame.
     """
@@ -86,7 +86,7 @@ class SpoolFrames:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the undelivered frames, on disk and in memory."""
+        """Bytes of the undelivered messages with records, on disk and in memory."""
         return self._segments.nbytes + self._kept_bytes
 
     @property
@@ -95,22 +95,22 @@ class SpoolFrames:
         return self._holes.to_wire(self._end)
 
     def append(self, frame: Encoded) -> None:
-        """Make `frame`, which `store` has written to disk or kept, available for sending."""
+        """Make `frame`, a message with records that `store` has put away, available for sending."""
         self._end = max(self._end, frame.end)
         if self._writer is not None and not self._kept:
             self._writer.publish()
 
     def rewind(self) -> None:
-        """Forget which frames were sent, as a new stream begins."""
+        """Forget which messages with records were sent, as a new stream to the collector begins."""
         self._placed = False
         self._reader.rewind()
         self._sent_kept = 0
 
     def held(self, start: int) -> Iterator[HeldRows]:
-        """Yield the table rows of the records in the spool, from number `start` on the wire on.
+        """Yield the table rows of the spool's records, from the record sent as number `start` on.
 
         They are compared with what the collector has. Damage is skipped without being counted: that
-        is done when frames are read to be sent.
+        is done when records are read to be sent.
         """
         reader = self._reader.apart()
         reader.start(self._holes.to_spool(start))
@@ -130,7 +130,10 @@ class SpoolFrames:
             yield held._replace(first=self._holes.to_wire(held.first))
 
     def first(self) -> Encoded | None:
-        """Return the first frame that was not sent, with numbers of the wire; None if all were."""
+        """Return the first message with records that was not sent; None if all were.
+
+        Its records have the numbers under which they are sent (see the class).
+        """
         frame = self._reader.first()
         if frame is None and self._sent_kept < len(self._kept):
             frame = self._kept[self._sent_kept].frame
@@ -143,7 +146,7 @@ class SpoolFrames:
         return frame._replace(parts=(renumbered(frame.message, back),), end=place)
 
     def advance(self) -> None:
-        """Note that the frame that `first` returns was sent."""
+        """Note that the message with records that `first` returns was sent."""
         if self._reader.first() is not None:
             self._reader.advance()
         else:
@@ -152,7 +155,7 @@ class SpoolFrames:
             self._reader.passed(one.frame.end, more=one.more)
 
     def commit(self, committed: int) -> None:
-        """Forget frames whose records are all among the first `committed` on the wire.
+        """Forget messages whose records are all among the first `committed` that were sent.
 
         The collector has these. The first call on a stream also sets where sending goes on. Raises
         FrameError if the collector lacks records that are not in the spool any more.
@@ -172,7 +175,7 @@ class SpoolFrames:
         self._segments.tidy()
 
     def drop(self) -> None:
-        """Forget the frames that wait in memory; frames on disk stay there."""
+        """Forget the messages with records that wait in memory; those on disk stay there."""
         self._kept.clear()
         self._kept_bytes = self._sent_kept = 0
 
@@ -180,12 +183,12 @@ class SpoolFrames:
 
     @property
     def spilling(self) -> bool:
-        """Whether frames wait in memory because the disk does not take them."""
+        """Whether records wait in memory because the disk does not take them."""
         return bool(self._kept)
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the frames that wait in memory."""
+        """Bytes of the messages with records that wait in memory."""
         return self._kept_bytes
 
     @property
@@ -200,7 +203,7 @@ class SpoolFrames:
 
     @property
     def definitions(self) -> list[bytes]:
-        """Messages that define the series, layouts and phases of the frames read so far."""
+        """The messages that define the series, layouts and phases of the records read so far."""
         return self._reader.definitions
 
     @property
@@ -220,7 +223,7 @@ class SpoolFrames:
         return self._reader.expected
 
     def store(self, frame: Encoded, *, more: bool) -> None:
-        """Write a frame to the disk, or keep it in memory if the disk fails.
+        """Write a frame (message with records) to the disk, or keep it in memory if the disk fails.
 
         more: whether the frame's last record goes on in the next frame. The caller has to call
         `append` afterwards, so that the frame is sent.
@@ -235,7 +238,7 @@ class SpoolFrames:
                 self._kept_bytes += frame.nbytes
 
     def save(self) -> bool:
-        """Try to move the frames in memory to the disk; return whether none is left in memory."""
+        """Try to move the records in memory to the disk; return whether none is left in memory."""
         self._retry_at = 0.0
         return self._spill()
 
@@ -255,7 +258,7 @@ class SpoolFrames:
         return True
 
     def _spill(self) -> bool:
-        """Move frames from memory to the disk until a write fails; return whether all moved."""
+        """Move messages from memory to the disk until a write fails; return whether all moved."""
         while True:
             with self._changed:
                 one = self._kept[0] if self._kept else None
@@ -267,7 +270,7 @@ class SpoolFrames:
                 self._moved(one)
 
     def _moved(self, one: _HeldFrame) -> None:
-        """Forget a frame in memory that was written to disk, so that it is not sent twice."""
+        """Forget a message in memory that was written to disk, so that it is not sent twice."""
         assert self._writer is not None
         here = bool(self._kept) and self._kept[0] is one
         unsent = here and not self._sent_kept

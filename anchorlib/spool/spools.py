@@ -40,7 +40,7 @@ class OwnedSpool:
     """A spool that this process has locked, so that no other process delivers it.
 
     folder: the spool's directory.
-    label: the spool's run, rank and destination; None if the file with the label was lost.
+    label: the spool's run, rank and destination, from spool.json; None if that file was lost.
     """
 
     def __init__(self, folder: Path, lock: SpoolLock, label: SpoolLabel | None) -> None:
@@ -66,11 +66,18 @@ class OwnedSpool:
         return Segments.of_folder(self.folder)
 
     def holes(self, to: str) -> Holes:
-        """Return which records the spool lacks, as seen by the destination `to`."""
+        """Return the ranges of records that the spool lacks, for a delivery to `to`.
+
+        to: a `Destination.key`. Damage counts for each destination; records that are missing
+        because they were delivered elsewhere are kept for each destination by itself.
+        """
         return Holes(self.folder, to)
 
     def notes(self, segments: Segments) -> SpoolNotes:
-        """Read what the segments hold beside records: who wrote them, gaps, lineage, the end."""
+        """Read what the segments hold beside records: who wrote them, gaps, lineage, the end.
+
+        Gaps say what was not recorded; lineage says from what values were computed.
+        """
         return read_notes(segments)
 
     def finish(self, segments: Segments) -> bool:
@@ -95,8 +102,8 @@ class WrittenSpool:
     """The spool of a session, which both writes and delivers it.
 
     limit: the most bytes that the spool may take on disk.
-    writer, frames: what writes the spool's files, and the stored frames as an outbox sends them;
-        both are set by `connect`.
+    writer, frames: what writes the spool's files, and the messages with records as an outbox sends
+        them; both are set by `connect`.
     """
 
     def __init__(  # noqa: PLR0913  # independent options, given by keyword
@@ -126,10 +133,12 @@ class WrittenSpool:
     def connect(
         self, encoder: Encoder, lineage: list[bytes], changed: threading.Condition
     ) -> SpoolFrames:
-        """Return the spool's frames, for an outbox; call this once, before anything is written.
+        """Return the spool's frames (messages with records), for an outbox.
 
+        Call this once, before anything is written.
         encoder: makes the frames; the spool stores its definitions (of series and so on) too.
-        lineage: the outbox's list of lineage messages, which the spool stores too.
+        lineage: the outbox's list of messages with lineage, header entries and traced operations,
+            which the spool stores too.
         changed: the condition whose lock guards the frames.
         """
         self.writer = SpoolWriter(
@@ -150,7 +159,7 @@ class WrittenSpool:
         return self._segments.nbytes
 
     def redirect(self, to: str) -> None:
-        """Write into the label that the spool goes to the collector at `to` from now on.
+        """Write into spool.json that the spool goes to the collector at `to` from now on.
 
         Raises OSError.
         """
@@ -160,14 +169,14 @@ class WrittenSpool:
             label.write(self.folder)
 
     def settle(self) -> None:
-        """Sync all stored frames to the disk, if records have to survive a power loss."""
+        """Sync all stored records to the disk, if they have to survive a power loss."""
         if self._power and not self.frames.spilling:
             self.writer.sync_or_warn()
 
     def tell(self) -> None:
-        """Write new gap statements and lineage to the disk, unless that was done a moment ago.
+        """Write new gaps (what was not recorded) and lineage to the disk, unless that just was.
 
-        Otherwise they would wait for the next frame, and a full spool may accept none for long.
+        Otherwise they would wait for the next record, and a full spool may accept none for long.
         """
         now = time.monotonic()
         if now < self._logged_at + self._logged_every:
@@ -177,9 +186,9 @@ class WrittenSpool:
             self.writer.notes()
 
     def leave(self) -> int:
-        """Close and unlock the spool, for another process to deliver; return the records lost.
+        """Close and unlock the spool, for another process to deliver; return how many are lost.
 
-        The result is a number: how many records were in memory alone, as the disk was full.
+        Lost are the records that are in memory alone, because the disk did not take them.
         """
         self.frames.save()
         with contextlib.suppress(OSError):
@@ -244,7 +253,7 @@ def make_spool(  # noqa: PLR0913  # independent options, given by keyword
 
 
 def _survive(folder: Path, above: list[Path], disk: Disk) -> None:
-    """Sync the spool's folder, its label, and the parent folders made for it, to the disk.
+    """Sync the spool's folder, its spool.json, and the parent folders made for it, to the disk.
 
     A disk that fails is not reported here: the first record that cannot be synced reports it.
     """

@@ -33,10 +33,10 @@ class PastAttempt(NamedTuple):
 
 
 class Heir(NamedTuple):
-    """The writer under which the delivery of a spool goes on, after attempts of the same spool.
+    """The writer under which the delivery of a spool goes on, after earlier deliveries in part.
 
     secret: the writer's secret.
-    base: how many of the spool's records the earlier attempts hold.
+    base: how many of the spool's records the earlier attempts (recordings in the store) hold.
     links: these earlier attempts; their records have negative numbers here, as those of the writer
         begin at 0.
     attempt: the number that the writer's attempt must have; a store where it has another number was
@@ -50,10 +50,10 @@ class Heir(NamedTuple):
 
 
 def past_attempts(run: str, rank: int, to: str, part: int = 0) -> Sequence[PastAttempt]:
-    """Return the attempts at a rank that the store at `to` has, oldest first; () if it has none.
+    """Return the attempts (recordings) of a rank that the store at `to` has, oldest first.
 
     part: the number of the part of the rank that the store holds, where several collectors have
-        recorded one rank. A rank that cannot be read gives () too.
+        recorded one rank. Returns () if the store has none, or if the rank cannot be read.
     """
     try:
         located = find_run(run, to)
@@ -71,12 +71,12 @@ def past_attempts(run: str, rank: int, to: str, part: int = 0) -> Sequence[PastA
 
 
 def heir_among(secret: bytes, attempts: Sequence[PastAttempt]) -> Heir | None:
-    """Return the writer that goes on for the one with `secret`; None if that has no attempt yet.
+    """Return the writer that continues the writer with `secret`; None if that has no attempt.
 
-    attempts: all attempts at the rank, oldest first. Only the last of them can be continued. If
-    another attempt follows the writer's, the rest of its records becomes a new attempt, under a
-    secret that `next_secret` derives; if that was interrupted too, under one derived from this, and
-    so on. So every interrupted delivery is found again.
+    attempts: all attempts (recordings) of the rank, oldest first. Only the last of them can be
+    continued. If another attempt follows the writer's, the rest of its records becomes a new
+    attempt, under a secret that `next_secret` derives; if that was interrupted too, under one
+    derived from this, and so on. So every interrupted delivery is found again.
     """
     known = {one.claim: number for number, one in enumerate(attempts)}
     if claim_of(secret) not in known:

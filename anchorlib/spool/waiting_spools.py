@@ -19,7 +19,7 @@ class LeftSpool:
     """One spool of this machine, as `anchor status` lists it.
 
     path: the spool's folder.
-    run, rank, to: as the spool's label says; None if the label was lost.
+    run, rank, to: as the spool's file spool.json says; None if that file was lost.
     nbytes: bytes of the spool's segments.
     live: whether a live process owns the spool, and therefore delivers it.
     """

@@ -28,8 +28,8 @@ _RETIRED: Final = 64  # finished segments that may stay open until they are sync
 class SegmentSize(NamedTuple):
     """The number of bytes after which a spool begins a new segment file.
 
-    usual: as a rule. most: at most, for segments that begin with long notes (definitions, lineage
-    and gaps), which must not fill a segment alone.
+    usual: as a rule. most: at most, for segments that begin with long notes (definitions of series
+    and so on, lineage and gaps), which must not fill a segment alone.
     """
 
     usual: int
@@ -45,8 +45,10 @@ GapKey = tuple[str, str, str, str]
 class SpoolWriter:
     """Writes the segment files of one spool; any thread may call the methods.
 
-    hello: the message that every segment begins with.
-    definitions, lineage: lists of messages that others extend; each segment repeats all of them.
+    hello: the message that every segment begins with; it says who writes which run.
+    definitions: the list of messages that define series and so on. lineage: the list of messages
+        with lineage, header entries and traced operations. Others extend both; each segment repeats
+        all of them.
     sync: whether a thread syncs the written bytes to the disk every 50 ms.
 
     Readers see what was written once `publish` was called.
@@ -90,10 +92,10 @@ class SpoolWriter:
             self._thread.start()
 
     def frame(self, frame: Encoded, first: int, *, more: bool) -> None:
-        """Write a frame, whose first record has number `first`, and new definitions before it.
+        """Write a frame (message with records), and new definitions before it, into a segment.
 
-        more: whether the frame's last record goes on in the next frame. If OSError is raised,
-        nothing was written.
+        first: the number of its first record. more: whether its last record goes on in the next
+        frame. If OSError is raised, nothing was written.
         """
         with self._lock:
             self._make_room(first, frame.definitions)
@@ -104,7 +106,7 @@ class SpoolWriter:
             self._end, self._open = frame.end, more
 
     def gap(self, gaps: Iterable[Gap]) -> None:
-        """Keep gap statements, to be written with the next frame or by `notes`.
+        """Keep gaps (what was not recorded), to be written with the next records or by `notes`.
 
         Their counts are totals since the session's start, so a later one replaces an earlier one.
         """
@@ -114,7 +116,7 @@ class SpoolWriter:
             self._untold |= stated
 
     def notes(self, *, closed: bool = False) -> None:
-        """Write the gap statements and lineage that are new since the last frame.
+        """Write the gaps (what was not recorded) and lineage that are not in the segment yet.
 
         closed: whether to write also that the session is over. Raises OSError.
         """
@@ -139,7 +141,7 @@ class SpoolWriter:
 
     @property
     def position(self) -> tuple[Segment | None, int]:
-        """(segment, offset in it) where the next entry will be written; the segment may be None."""
+        """(segment, offset in it) where the next entry will be written; (None, …) without one."""
         return self._segment, self._written
 
     def sync(self) -> None:
@@ -177,9 +179,10 @@ class SpoolWriter:
             self._segment.end = max(self._segment.end, self._end)
 
     def _make_room(self, first: int, definitions: int) -> None:
-        """Begin a new segment unless a frame that begins with record `first` fits the present one.
+        """Begin a new segment unless a message that begins with record `first` fits the last.
 
-        definitions: how many of the definitions the frame needs. Raises OSError.
+        definitions: how many of the definitions (of series and so on) the message needs. Raises
+        OSError.
         """
         full = self._written >= self._full_at and not self._open
         follows = first == self._end - self._open
@@ -218,10 +221,10 @@ class SpoolWriter:
                 os.close(file)
 
     def _notes(self, definitions: int) -> bytes:
-        """Return the entries to write before a frame: what the segment does not hold yet.
+        """Return the entries to write before the next records: what the segment does not hold yet.
 
-        These are definitions, lineage and gap statements.
-        definitions: how many of the definitions the frame needs.
+        These are definitions of series and so on, lineage, and gaps (what was not recorded).
+        definitions: how many of the definitions the records need.
         """
         defined, lineage = self._told
         parts: list[bytes] = []

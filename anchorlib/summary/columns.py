@@ -110,9 +110,10 @@ def _small(
 
 
 def _groups(sizes: Array) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of groups of neighbouring arrays whose elements fit into one block.
+    """Yield (first, last) of groups of neighbouring arrays that are summarised in one pass.
 
-    sizes: the number of elements of each array. `last` is exclusive.
+    sizes: the number of elements of each array. A group has at most BLOCK elements, and at most
+    TOGETHER arrays. `last` is exclusive.
     """
     ends = np.cumsum(sizes)
     first = 0
@@ -148,7 +149,7 @@ class _Made:
     def add_floats(
         self, places: Array, values: Sequence[Buffer], sizes: Array, kind: DType
     ) -> Array:
-        """Fill the rows `places` with the summaries of arrays whose elements fit into one block.
+        """Fill the rows `places` with the summaries of arrays of at most BLOCK elements together.
 
         values, sizes, kind: raw storage, number of elements, and dtype of these arrays.
         Returns the rows of arrays with a NaN, an infinity or a subnormal float32: they are filled

@@ -97,7 +97,7 @@ class ExactSums:
         return roots
 
     def _numbers(self, not_finite: Array) -> list[tuple[int, int]]:
-        """Return (cell, its sum times 2^_SHIFT) for each finite sum.
+        """Return (number of the sum, its value times 2^_SHIFT) for each finite sum.
 
         Sums that are infinite or NaN are written into the array `not_finite` instead.
         """
@@ -127,7 +127,10 @@ def added_up(keys: Array, counts: Array) -> tuple[Array, Array]:
 
 
 def _taken_apart(cells: Array, values: Array) -> tuple[Array, Array, Array, Array]:
-    """Return (cells, mantissa, exponent, sign) with value = sign * mantissa * 2^exponent."""
+    """Return (cells, mantissa, exponent, sign) with value = sign * mantissa * 2^exponent.
+
+    values: finite floats. cells: the number of the sum that each belongs to; returned as it is.
+    """
     fraction, exponent = np.frexp(np.abs(values).astype(np.float64))
     mantissa = np.ldexp(fraction, _MANTISSA).astype(np.uint64)
     sign = np.where(values < 0, -1, 1)
@@ -135,9 +138,10 @@ def _taken_apart(cells: Array, values: Array) -> tuple[Array, Array, Array, Arra
 
 
 def _limbs(cells: Array, numbers: Array, exponents: Array, signs: Array) -> tuple[Array, Array]:
-    """Cut sign * number * 2^exponent into limbs; return their keys and counts.
+    """Cut sign * number * 2^exponent into limbs (digits of 32 bits); return their keys and counts.
 
-    cells: the sum that each number belongs to. A number has at most 63 bits.
+    cells: the number of the sum that each number belongs to. A number has at most 63 bits. The
+    results are those fields of `ExactSums`, not added up yet.
     """
     limb, shift = np.divmod(exponents + _SHIFT, _BITS)
     shift = shift.astype(np.uint64)

@@ -24,7 +24,7 @@ __all__ = ["Finite", "FloatTally", "IntegerTally", "magnitudes"]
 
 
 class Finite(NamedTuple):
-    """The finite elements of a block.
+    """The finite elements of a block, a piece of an array.
 
     patterns: the bits of the elements, unsigned.
     subnormal: for each element, whether it is subnormal as the float32 or float64 that it is
@@ -65,7 +65,7 @@ class FloatTally:
         return tally
 
     def add(self, flat: np.ndarray[Any, Any], kind: DType) -> Iterator[Finite]:
-        """Count the elements `flat` of type `kind`, and yield the finite ones, block by block.
+        """Count the elements `flat` of type `kind`, and yield the finite ones, piece by piece.
 
         flat, kind: what `parts` returns. Elements are counted only as the result is iterated.
         """
@@ -147,7 +147,7 @@ class IntegerTally:
         self._fields = np.zeros(DOUBLE.fields, np.int64)
 
     def add(self, values: np.ndarray[Any, Any]) -> None:
-        """Count the exponents of a block of integers."""
+        """Count the exponents of some integers, at most BLOCK of them."""
         self._fields += np.bincount(_top_bit(magnitudes(values)), minlength=DOUBLE.fields)
 
     def histogram(self) -> Log2Histogram:

@@ -136,9 +136,10 @@ def parts(raw: np.ndarray[Any, Any], kind: DType) -> tuple[np.ndarray[Any, Any],
 
 
 def elements(block: np.ndarray[Any, Any], kind: DType) -> np.ndarray[Any, Any]:
-    """Convert a block of what `parts` returns to float32, float64, or integers (True becomes 1).
+    """Convert a piece of an array to float32, float64, or integers (True becomes 1).
 
-    The result may lie in `SCRATCH.single`: it is valid only until the next block is converted.
+    block, kind: at most BLOCK elements of an array that `parts` has returned, and their type.
+    The result may lie in `SCRATCH.single`: it is valid only until the next piece is converted.
     """
     if kind.family == "bool":
         truth: np.ndarray[Any, Any] = block.view(np.uint8) != 0  # any byte but 0 means True

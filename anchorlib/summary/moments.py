@@ -45,7 +45,7 @@ class FloatMoments:
         self._squares: dict[int, float] = {}
 
     def add(self, finite: Finite) -> None:
-        """Take the finite elements of a block into account."""
+        """Take some finite elements of the array into account."""
         if not finite.patterns.size:
             return
         low, high = self._extremes(finite.patterns)
@@ -58,7 +58,10 @@ class FloatMoments:
         self._squares[shift] = self._squares.get(shift, 0.0) + float(wide.sum())
 
     def result(self) -> Moments:
-        """Return (min, max, sum, l2) of all blocks; a sum or l2 beyond float64's range is inf."""
+        """Return (min, max, sum, l2) of all elements added, in float64.
+
+        A sum or l2 beyond float64's range is inf. All four are NaN if there are no elements.
+        """
         if self._low is None:
             return NONE
         low, high = self._layout.ordered(self._low), self._layout.ordered(self._high)
@@ -116,7 +119,7 @@ class IntegerMoments:
         self._squares = 0.0
 
     def add(self, values: np.ndarray[Any, Any]) -> None:
-        """Take a block of at least one integer into account."""
+        """Take some integers into account: at least one, at most BLOCK."""
         low, high = int(values.min()), int(values.max())
         self._high = high if self._low is None else max(self._high, high)
         self._low = low if self._low is None else min(self._low, low)
@@ -126,7 +129,7 @@ class IntegerMoments:
         self._squares += float(np.square(wide, out=wide).sum())
 
     def result(self) -> Moments:
-        """Return (min, max, sum, l2) of all blocks, each rounded to float64."""
+        """Return (min, max, sum, l2) of all integers added, as float64; all NaN without any."""
         if self._low is None:
             return NONE
         total = float(self._total)

@@ -56,7 +56,7 @@ class Address:
 
 
 def is_address(text: str) -> bool:
-    """Return whether `text` is meant as a collector's URL, that is, begins with its scheme."""
+    """Return whether `text` is meant as a collector's URL: begins with `grpc://` or `grpcs://`."""
     return text.startswith(("grpc://", "grpcs://"))
 
 

@@ -74,8 +74,9 @@ class Credentials:
 def check_credentials(address: Address, credentials: Credentials) -> None:
     """Raise OptionError for credentials that cannot or must not be shown to the collector.
 
-    These are: a certificate file that cannot be read or holds no certificate, a key that others
-    than its owner can read, and a token that would cross a network in plain text.
+    A token must not cross a network in plain text: it needs TLS or a loopback address. Where the
+    address has TLS, files of certificates and keys must be readable and hold what they should, and
+    nobody but its owner may read the key.
     """
     if credentials.token is not None and not address.tls and not is_loopback(address.host):
         raise OptionError(

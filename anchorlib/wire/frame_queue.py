@@ -22,7 +22,7 @@ class Frames(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the frames that are kept."""
+        """Bytes of the frames (messages with records) that are kept."""
 
     @property
     def end(self) -> int:
@@ -33,16 +33,19 @@ class Frames(Protocol):
         """Gaps of the records that were lost while their frames waited; empty if none were."""
 
     def append(self, frame: Encoded) -> None:
-        """Add the next frame, in the order of its records."""
+        """Add the next frame (message with records), in the order of its records."""
 
     def rewind(self) -> None:
         """Forget which frames were sent, as a new stream begins."""
 
     def held(self, start: int) -> Iterable[HeldRows]:
-        """Return the rows of the kept frames from record `start` on, of sent frames too."""
+        """Return the table rows of each kept frame that ends behind record `start`, sent or not.
+
+        The first frame may begin before `start`.
+        """
 
     def first(self) -> Encoded | None:
-        """Return the first frame that was not sent; None if all were sent."""
+        """Return the first message with records that was not sent; None if all were sent."""
 
     def advance(self) -> None:
         """Note that the frame that `first` returns was sent."""
@@ -70,7 +73,7 @@ class MemoryFrames:
         self._sent: deque[Encoded] = deque()
 
     def append(self, frame: Encoded) -> None:
-        """Add a copy of the next frame, in the order of its records."""
+        """Add a copy of the next frame (message with records), in the order of its records."""
         self._unsent.append(frame.joined())
         self.nbytes += frame.nbytes
         self.end = frame.end
@@ -81,7 +84,10 @@ class MemoryFrames:
         self._sent.clear()
 
     def held(self, start: int) -> Iterator[HeldRows]:
-        """Yield the rows of the kept frames from record `start` on, of sent frames too."""
+        """Yield the table rows of each kept frame that ends behind record `start`, sent or not.
+
+        The first frame may begin before `start`.
+        """
         for frame in (*self._sent, *self._unsent):
             if frame.end > start:
                 known = self._definitions[: frame.definitions]
@@ -90,7 +96,7 @@ class MemoryFrames:
                     yield held
 
     def first(self) -> Encoded | None:
-        """Return the first frame that was not sent; None if all were sent."""
+        """Return the first message with records that was not sent; None if all were sent."""
         return self._unsent[0] if self._unsent else None
 
     def advance(self) -> None:

@@ -86,7 +86,7 @@ class UnconfirmedRange(NamedTuple):
 
 
 def held_frame(message: bytes, definitions: Sequence[bytes]) -> HeldRows | None:
-    """Return the rows of the frame in a serialised message.
+    """Return the table rows of the frame (a message with records) in a serialised message.
 
     definitions: messages that define what the rows refer to. Returns None for a frame with a later
     fragment of a record, as the record's row is in its first fragment. Raises FrameError if

@@ -128,7 +128,7 @@ class Outbox:
         self._untold |= stated
 
     def edges(self, edges: Iterable[Edges]) -> None:
-        """Queue lineage to be sent; every new stream sends all lineage again."""
+        """Queue lineage (from what values were computed); each new stream sends all of it again."""
         self.say_lineage(
             sealed(PushRequest(lineage=message)) for message in lineage_messages(edges)
         )
@@ -144,7 +144,10 @@ class Outbox:
         )
 
     def say_lineage(self, requests: Iterable[bytes]) -> None:
-        """Queue serialised lineage messages to be sent; every new stream sends all again."""
+        """Queue serialised requests with lineage, header entries or traced operations.
+
+        Every new stream sends all of them again.
+        """
         self._lineage += requests
 
     def flush(self) -> int:
@@ -235,7 +238,7 @@ class Outbox:
         return None
 
     def take(self, reply: PushReply) -> None:
-        """Process a reply of the collector.
+        """Process a reply of the collector to what was sent on this stream.
 
         Raises FrameError for a reply that breaks the protocol, RunExistsError if the collector has
         other records than those sent, GarbledError if it finished a flush or the close although a
@@ -362,7 +365,7 @@ def _missing(done: str) -> GarbledError:
 
 
 def gap_requests(gaps: Iterable[Gap]) -> Iterator[bytes]:
-    """Yield serialised PushRequests with the statements `gaps`, at most 512 in each."""
+    """Yield serialised PushRequests that state `gaps`, at most 512 in each."""
     every = list(gaps)
     for start in range(0, len(every), _GAPS_A_MESSAGE):
         message = gaps_message(every[start : start + _GAPS_A_MESSAGE])

@@ -33,8 +33,8 @@ _MOST_ROUNDS: Final = 6  # rounds after which `Route.seconds` is not doubled any
 def by_hash(collectors: Sequence[Address], run: str, rank: int) -> tuple[Address, ...]:
     """Return the collectors in the order in which a rank of a run tries them.
 
-    They are sorted by the xxh3-64 of `host:port`, the run and the rank in decimal, joined by zero
-    bytes; the highest comes first.
+    They are sorted by the xxh3-64 of `host:port` (lower case), the run's name, and the rank in
+    decimal, joined by zero bytes; the highest comes first.
     """
 
     def weight(one: Address) -> tuple[int, str]:

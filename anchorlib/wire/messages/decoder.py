@@ -30,7 +30,7 @@ _DIGEST_BYTES = 16
 
 
 class Framed(NamedTuple):
-    """A parsed frame: `head` has the rows of its records, `payload` their values.
+    """A parsed frame (message with records): `head` has their rows, `payload` their values.
 
     The payload is a view of the message's bytes.
     """
@@ -74,7 +74,7 @@ class _Partial:
 
 
 class Decoder:
-    """Turns the frames of one stream into blocks of records.
+    """Turns the frames (messages with records) of one stream into blocks of records.
 
     record_bytes: the most bytes that the values of one record may have.
     """
@@ -91,7 +91,8 @@ class Decoder:
     def define(self, message: Define) -> None:
         """Add series, layouts and phases to the tables that the indices in later rows refer to.
 
-        Raises InvalidNameError, ModeError or FrameError for an invalid entry.
+        Raises InvalidNameError, ModeError or FrameError for an invalid one, and FrameError for too
+        many.
         """
         self._series += [check_series(s.name, s.kind, s.mode) for s in message.series]
         layouts = [self._layout(layout) for layout in message.layouts]
@@ -102,7 +103,7 @@ class Decoder:
             raise FrameError(f"one stream defines at most {TABLE_ENTRIES} series, shapes or phases")
 
     def block(self, frame: Framed) -> RowBlock | None:
-        """Return the records that this frame completes; None if it completes none.
+        """Return the records that a message with records completes; None if it completes none.
 
         It completes none if it has a part of a large record whose rest is still to come. The values
         of the block are views of the message, or of the memory in which a large record's parts were

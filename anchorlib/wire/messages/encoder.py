@@ -94,7 +94,7 @@ class Encoder:
         self._new_bytes = 0
 
     def encode(self, block: RowBlock) -> Iterator[Encoded]:
-        """Yield the frames that carry the records of `block`, in order.
+        """Yield the frames (messages with records) that carry the records of `block`, in order.
 
         Large values are not copied: send each frame, or take its `joined` copy, before the
         memory of the values is used again.
@@ -180,7 +180,7 @@ class Encoder:
         return len(phase.encode()) + 8
 
     def _columns(self, part: RowBlock) -> Columns:
-        """Return the columns of a frame; a column that holds only its default is left empty."""
+        """Return the columns of a message with records; all-default columns are left empty."""
         columns, tables = part.columns, part.tables
         numbered = self._numbered
         return Columns(
@@ -215,7 +215,7 @@ class Encoder:
 
 
 def frame_weights(block: RowBlock) -> Array:
-    """Return about how many bytes of a frame each record of `block` takes, as an array."""
+    """Return about how many bytes each record of `block` takes in a message, as an array."""
     weights: Array = block.sizes + _ROW_BYTES + _BIN_BYTES * block.columns["bins"].astype(np.int64)
     return weights
 

@@ -30,10 +30,11 @@ _LARGE_BYTES: Final = 1 << 16  # mean size of a buffer below which copying is ch
 
 
 def join(head: bytes, payload: Sequence[Buffer]) -> tuple[Buffer, ...]:
-    """Return the serialised PushRequest that carries a frame, in parts; large buffers are uncopied.
+    """Return the serialised PushRequest that carries a frame (message with records), in parts.
 
     head: the serialised Frame, without its payload.
-    payload: byte buffers, end to end.
+    payload: byte buffers, end to end. Large ones are parts of the result and are not copied; small
+        ones are copied into a single part.
     """
     size = sum(len(part) for part in payload)
     # Protobuf leaves an empty field out.
@@ -49,10 +50,10 @@ def join(head: bytes, payload: Sequence[Buffer]) -> tuple[Buffer, ...]:
 
 
 def split(message: bytes) -> tuple[bytes, memoryview] | None:
-    """Split a frame's PushRequest, checksum included, into (serialised head, payload).
+    """Split the PushRequest of a frame (message with records) into (serialised head, payload).
 
-    Returns None for a message that is no frame, or whose fields are in another order. Raises
-    IndexError if the message ends inside a number.
+    message: with its checksum. Returns None for a message that is no frame, or whose fields are in
+    another order. Raises IndexError if the message ends inside a number.
     """
     if not message or message[0] != _FRAME_TAG:
         return None

@@ -17,7 +17,7 @@ __all__ = ["gaps_message", "read_gaps"]
 
 
 def gaps_message(gaps: Iterable[Gap]) -> Gaps:
-    """Return the message with the statements `gaps`."""
+    """Return the message that states `gaps`: what of each series was not recorded, and why."""
     return Gaps(
         gaps=[
             WireGap(
@@ -35,9 +35,9 @@ def gaps_message(gaps: Iterable[Gap]) -> Gaps:
 
 
 def read_gaps(message: Gaps) -> list[Gap]:
-    """Return the gap statements in a message.
+    """Return the gaps that a message states: what of each series was not recorded, and why.
 
-    Raises InvalidNameError or ModeError if the name, kind or mode of a statement is invalid.
+    Raises InvalidNameError or ModeError if the name, kind or mode of a gap is invalid.
     """
     return [
         Gap(
@@ -52,9 +52,10 @@ def read_gaps(message: Gaps) -> list[Gap]:
 
 
 def _series(gap: WireGap) -> tuple[str, str, str]:
-    """Check and return (name, kind, mode) of a gap.
+    """Check and return (name, kind, mode) of a gap, a count of what was not recorded.
 
     The mode may be "": the observations were skipped before any mode was asked.
+    Raises InvalidNameError, ModeError.
     """
     name, kind, _ = check_series(gap.name, gap.kind, gap.mode or str(All()))
     return name, kind, gap.mode

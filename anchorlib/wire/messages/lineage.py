@@ -33,9 +33,10 @@ _MESSAGE_BYTES = 1 << 19  # of the statements in one message; a larger statement
 
 
 def lineage_messages(edges: Iterable[Edges]) -> Iterator[Lineage]:
-    """Yield messages that state the lineage `edges`.
+    """Yield messages that state lineage: from which tensors and operations values were computed.
 
-    Each has at most half a MiB, unless a single statement is larger.
+    edges: the lineage of one value each. A message has at most half a MiB, unless the lineage of a
+    single value is larger.
     """
     message, size = Lineage(), 0
     for one in edges:
@@ -136,9 +137,9 @@ def _edges(edges: Edges) -> WireEdges:
 
 
 def read_lineage(message: Lineage) -> list[Edges]:
-    """Return the lineage in a message; an empty list if it has none.
+    """Return the lineage in a message: for each value, from what it was computed; perhaps none.
 
-    Raises InvalidNameError or FrameError if a statement cannot be true of any tensor.
+    Raises InvalidNameError or FrameError if the lineage cannot be that of any tensor.
     """
     return [_read(edges) for edges in message.edges]
 

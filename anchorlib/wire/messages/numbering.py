@@ -25,11 +25,11 @@ class TableSizes(NamedTuple):
 
 
 def first_of(message: bytes) -> tuple[int, int, TableSizes, int]:
-    """Return (number of the first record, offset, definitions needed, step) of a frame.
+    """Return (first record's number, offset, definitions needed, step) of a message with records.
 
-    The offset is that of the frame's payload in the record: above 0 for later fragments of a large
-    record, which need no definitions of their own. The step is the lowest of all rows. Raises
-    FrameError if `message` is no frame.
+    The offset is that of the message's payload in the record: above 0 for later fragments of a
+    large record, which need no definitions of their own. The step is the lowest of all rows. Raises
+    FrameError if `message` carries no records.
     """
     head = kept_frame(message).head
     columns = head.columns
@@ -51,7 +51,7 @@ def table_sizes(definitions: Iterable[bytes]) -> TableSizes:
 
 
 def renumbered(message: bytes, back: int) -> bytes:
-    """Return a frame's message with the numbers of its records lowered by `back`."""
+    """Return a serialised message with records, whose numbers are lowered by `back`."""
     if not back:
         return message
     head, payload = kept_frame(message)
@@ -65,7 +65,7 @@ def _numbers(columns: Columns) -> tuple[Iterable[int], Iterable[int], Iterable[i
 
 
 def kept_frame(message: bytes) -> Framed:
-    """Return the frame in a serialised message. Raises FrameError if `message` is no frame."""
+    """Return the frame (records) in a serialised message. Raises FrameError if it carries none."""
     frame = parse_request(message)
     if not isinstance(frame, Framed):
         raise FrameError("a message that was kept as a frame is no frame")
@@ -73,7 +73,10 @@ def kept_frame(message: bytes) -> Framed:
 
 
 def kept_definition(message: bytes) -> Define:
-    """Return the definitions in a serialised message. Raises FrameError if `message` is a frame."""
+    """Return the definitions (of series, layouts, phases) in a serialised message.
+
+    Raises FrameError if `message` carries records.
+    """
     request = parse_request(message)
     if isinstance(request, Framed):
         raise FrameError("a frame stands where definitions are")

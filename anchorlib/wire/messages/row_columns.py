@@ -40,7 +40,7 @@ _BOUNDS: Final = {
 
 
 def read_block(columns: Columns, payload: memoryview, tables: Tables) -> RowBlock:
-    """Return the records of a frame, whose values are all in `payload`, as a block.
+    """Return the records of a message, whose values are in `payload`, as a block.
 
     tables: the series, layouts and phases that the stream has defined.
     Raises FrameError for a malformed frame, GarbledError for values that do not fit their digest.
@@ -114,7 +114,7 @@ def _check_digests(block: RowBlock, digests: bytes, ends: Array) -> None:
 def entries(
     values: Any, rows: int | None, name: str, dtype: type[Any], default: float = 0
 ) -> Array:
-    """Return a column of a frame as an array of `rows` entries.
+    """Return a column of a message with records as an array of `rows` entries.
 
     values: the column; an empty one stands for `rows` times `default`. rows: None accepts any
     number of entries. Raises FrameError, which names the column, for another number of entries.
