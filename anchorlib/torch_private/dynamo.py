@@ -141,7 +141,7 @@ _TRACER: Final = later(
 
 
 def _output() -> Any:
-    """The graph that dynamo is tracing; None where it traces none, or torch hides it."""
+    """Return the graph that dynamo is tracing; None where it traces none, or torch hides it."""
     try:
         from torch._dynamo.symbolic_convert import InstructionTranslator
     except ImportError:
@@ -180,7 +180,7 @@ _ORIGINAL: Final = "_torchdynamo_orig_backend"
 
 
 def tracing_backend() -> str:
-    """The name of the backend that dynamo is tracing for; "" where it is not known."""
+    """Return the name of the backend that dynamo is tracing for; "" where it is not known."""
     wrapped = getattr(_output(), "compiler_fn", None)
     return str(getattr(getattr(wrapped, _ORIGINAL, wrapped), "compiler_name", ""))
 

@@ -26,7 +26,7 @@ _schema: Any = private(
 
 
 def schema_of(overload: Any) -> Any:
-    """The schema of an operator's overload. Raises MovedError where torch hides it."""
+    """Return the schema of an operator's overload. Raises MovedError where torch hides it."""
     if _schema is None:
         raise MovedError(DOORS[_SCHEMA].said)
     return overload._schema
