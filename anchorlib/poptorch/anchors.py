@@ -50,7 +50,7 @@ class Anchor:
 
 
 def names_its_loss(model: nn.Module) -> bool:
-    """Whether a tensor of `model` itself, such as a module's output, has the name `loss`."""
+    """Return whether a tensor of `model` itself, such as a module's output, has the name `loss`."""
     return any(split(text)[0] == LOSS for text in tensor_names(model))
 
 
@@ -134,7 +134,7 @@ class ModelAnchors:
         return new
 
     def get(self, short: str) -> Anchor:
-        """The anchor with the short name `short`.
+        """Return the anchor with the short name `short`.
 
         Raises MisuseError where no anchor has the name, or the error with which it was refused.
         """

@@ -67,9 +67,9 @@ def inferenceModel(model: nn.Module, options: Options | None = None) -> PoplarEx
 
 
 class PoplarExecutor:
-    """A model that is called as in PopTorch.
+    """A torch model, wrapped so that it is called as in PopTorch.
 
-    Attributes it lacks are looked up on the torch model.
+    Attributes that this class lacks are looked up on the torch model.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class PoplarExecutor:
         return getattr(self.__dict__["_model"], name)
 
     def isCompiled(self) -> bool:
-        """Whether the model was called or compiled, and not destroyed since."""
+        """Return whether the model was called or compiled, and `destroy` was not called since."""
         return self._traced is not None
 
     def isAttachedToDevice(self) -> bool:
@@ -228,7 +228,7 @@ class PoplarExecutor:
                 module.training = training
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Train with `optimizer` from now on."""
+        """Train with `optimizer` from now on. Raises MisuseError for an inference model."""
         if self._optimizer is None:
             raise MisuseError("an inference model has no optimizer")
         self._optimizer = optimizer
@@ -236,7 +236,7 @@ class PoplarExecutor:
     # -- anchors
 
     def getTensorNames(self) -> list[str]:
-        """The names that `anchorTensor` accepts, in the order in which a micro-batch computes them.
+        """Return the names that `anchorTensor` accepts, in the order in which they are computed.
 
         Raises MisuseError before the model was compiled or called.
         """
