@@ -124,9 +124,11 @@ def follow(x: torch.Tensor, hook: Hook) -> None:
 def _follow(
     x: torch.Tensor, where: torch.Tensor, fields: traced_constants.AnchorFields, use: str
 ) -> None:
-    """Hook the gradient of `x`.
+    """Hook the gradient of `x`, if `x` needs one.
 
-    use: "gradient" records it, "notice" only notes that it came, "" does nothing.
+    where: the coordinates of the value, as a small tensor. fields: the anchor's name, modes, the
+        number of its graph's program, and its index there. use: "gradient" records the gradient,
+        "notice" only notes that it came, "" does nothing.
     """
     name, modes, program, site = fields
     if not x.requires_grad or not use:

@@ -40,9 +40,9 @@ def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -
 
 @natively
 def see_input(g: torch.Tensor | None, name: str, modes: str) -> None:
-    """Tell the observer of a gradient that the hook of a non-leaf input of compiled code was given.
+    """Report to the session's observer what a hook on a non-leaf input of compiled code was given.
 
-    g: None where no gradient reached the hook.
+    g: the gradient of the input; None where none reached the hook. name, modes: the anchor's.
     """
     observer = anchor_operators.current()
     if observer is not None:

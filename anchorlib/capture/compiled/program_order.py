@@ -47,13 +47,17 @@ class ProgramOrder:
         queue.take(site, x, record)
 
     def settle(self) -> None:
-        """Record the observations that still wait for earlier ones of the program."""
+        """Record the observations that still wait for earlier observations of the program."""
         for queue in self._queues.values():
             queue.settle()
 
 
 class _Queue:
-    """The queue of one key; each execution of the graph visits each of `sites` once."""
+    """The observations of one key (name and modes) that wait for earlier ones of the program.
+
+    sites: indices of the key's anchors in the graph's program, in program order; each execution of
+        the graph visits each of them once.
+    """
 
     __slots__ = ("_next", "_sites", "_waiting")
 
@@ -79,7 +83,7 @@ class _Queue:
             self._next = 0
 
     def settle(self) -> None:
-        """Record the waiting observations: the sites that they waited for will not come."""
+        """Record the waiting observations: the earlier ones that they waited for will not come."""
         for site in self._sites:
             if site in self._waiting:
                 kept, record = self._waiting.pop(site)

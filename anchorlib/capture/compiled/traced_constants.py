@@ -64,9 +64,9 @@ def place_anchor(
 ) -> tuple[AnchorFields, tuple[str, str] | None]:
     """Add an anchor to the program of the graph that is being traced.
 
-    name: as the user gave it. described: the mode as nested constants; None: the session's. other:
-        the class of the anchored object if that is not a tensor, or "". gradients: whether
-        gradients are enabled.
+    name: as the user gave it. described: the mode as nested constants; None for the session's
+        modes. other: the class of the anchored object if that is not a tensor, or "". gradients:
+        whether gradients are enabled.
     Returns the arguments of the anchor's operators, and the class and message of an error, or None.
     """
     try:
@@ -85,7 +85,10 @@ def place_anchor(
 
 @constant
 def chosen(watch: int, name: str) -> tuple[bool, bool]:
-    """Return whether a watch selected the value, and whether the gradient of `name`."""
+    """Return whether the value, and whether the gradient of `name` is recorded in a watched model.
+
+    watch: the number of the model's watch. Both are False where no session has that watch.
+    """
     observer = anchor_operators.current()
     watched = None if observer is None else observer.watched.get(watch)
     return (False, False) if watched is None else watched.wants(name)
@@ -93,7 +96,11 @@ def chosen(watch: int, name: str) -> tuple[bool, bool]:
 
 @constant
 def place_watched(name: str, watch: int, gradients: bool) -> AnchorFields:  # noqa: FBT001
-    """Add a watched tensor to the graph's program; return the arguments of its operators."""
+    """Add a watched tensor to the graph's program; return the arguments of its operators.
+
+    name: "" where neither value nor gradient is recorded. watch: the number of the model's watch.
+    gradients: whether gradients are enabled.
+    """
     return _placed(name, f"watch:{watch}", gradients)
 
 
@@ -101,7 +108,8 @@ def place_watched(name: str, watch: int, gradients: bool) -> AnchorFields:  # no
 def followed(site: int = -1) -> bool:
     """Return whether a hook on an intermediate tensor would be traced into the backward graph here.
 
-    site: the site of that tensor; if the result is False, its gradient is noted as lost.
+    site: the index of the tensor in the graph's program: if the result is False, its gradient is
+        noted there as one that cannot be recorded. -1 notes nothing.
     """
     operator = enclosing()
     if operator and site >= 0:
@@ -113,9 +121,9 @@ def followed(site: int = -1) -> bool:
 def enter(watch: int, training: bool, gradients: bool) -> AnchorFields:  # noqa: FBT001
     """Add to the graph's program that a watched model's forward begins.
 
-    watch: the number of its watch. training: whether the model is in training mode. gradients:
-        whether gradients are enabled.
-    Returns the arguments of the operator that says so at run time.
+    watch: the number of the model's watch. training: whether the model is in training mode.
+        gradients: whether gradients are enabled.
+    Returns the arguments of the operator that notes this beginning when it runs.
     """
     program = current_program()
     return "", "", program.number, program.add(Enter(watch, training, gradients))
@@ -125,8 +133,8 @@ def enter(watch: int, training: bool, gradients: bool) -> AnchorFields:  # noqa:
 def leave(watch: int) -> AnchorFields:
     """Add to the graph's program that a watched model's forward has ended.
 
-    watch: the number of its watch.
-    Returns the arguments of the operator that may say so at run time.
+    watch: the number of the model's watch.
+    Returns the arguments of an operator that would note this end when it runs.
     """
     program = current_program()
     return "", "", program.number, program.add(Leave(watch))
@@ -134,7 +142,7 @@ def leave(watch: int) -> AnchorFields:
 
 @constant
 def add_phase(name: Any) -> tuple[str, str] | None:
-    """Add to the program that a phase begins (None: ends).
+    """Add to the graph's program that the phase `name` begins; None: that the innermost one ends.
 
     Returns the class and message of an error, or None.
     """
@@ -147,7 +155,7 @@ def add_phase(name: Any) -> tuple[str, str] | None:
 
 @constant
 def count_skipped(name: str, reason: str) -> None:
-    """Count an anchor that leaves no operator in the code being traced."""
+    """Count that the value of `name` is not recorded in the code being traced, for `reason`."""
     observer = anchor_operators.current()
     if observer is not None:
         observer.skip(name, "value", reason)

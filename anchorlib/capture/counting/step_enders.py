@@ -168,7 +168,7 @@ class StepEnders:
 
     @property
     def ender(self) -> str:
-        """What ends steps: "session.step()", or the names of the optimizers that have ended any."""
+        """What ends steps: "session.step()", or names of at most four optimizers that ended any."""
         if self.by_hand or not self._order:
             return "session.step()"
         enders = [

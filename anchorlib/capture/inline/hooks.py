@@ -112,7 +112,10 @@ class Anchors:
         return name in self._names
 
     def found_plan(self, name: str) -> Plan:
-        """Return the plan for a tensor without an anchor, as if an anchor `name` had no mode."""
+        """Return what to record of a tensor that was found, such as the loss, under `name`.
+
+        That is what an anchor `name` without a mode would record.
+        """
         return self._of_modes.get((name, self._modes)) or self._plan(name, None)
 
     def _records_nothing(self, plan: Plan) -> bool:
@@ -126,7 +129,7 @@ class Anchors:
         return self._scope.records_nothing(clock.step, clock.phase)
 
     def _plan_of(self, name: str, mode: ModeSpec | None) -> Plan:
-        """Return the plan of an anchor that the program calls, and note the anchor's name."""
+        """Return what is recorded at an anchor that the program calls, and note its name."""
         given = tuple(mode) if type(mode) is list else mode
         plan = self._plans.get((name, given))
         if plan is None:

@@ -24,7 +24,10 @@ __all__ = ["hook_called_parts"]
 
 
 def hook_called_parts(model: nn.Module, observer: Observer) -> Callable[[], None]:
-    """Hook the parts that a program may call directly; return a function that removes the hooks."""
+    """Hook the parts of `model` that a program may call directly, without the model's own forward.
+
+    Returns a function that removes the hooks.
+    """
     hung: list[Hung] = []
     for module in _callable(model):
         part = _CalledPart(observer)
@@ -59,7 +62,10 @@ class _CalledPart:
         self._depth: dict[int, int] = {}
 
     def begins(self, module: nn.Module, _args: Any) -> None:
-        """Note that the part's forward begins; it counts as the model's if no other is running."""
+        """Note that the part's forward begins.
+
+        It counts as the model's own forward if no forward of a watched model runs in this thread.
+        """
         observer = self._observer
         if torch.compiler.is_compiling() or observer.closed or recomputing():
             return

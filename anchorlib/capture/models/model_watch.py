@@ -45,7 +45,7 @@ class ModelWatch:
     """The hooks on one model, and the choices of tensors that the hooks record.
 
     wanted: whether the session's selectors select a name and kind, given the kinds of that name.
-    starts: as for `ModelState`.
+    starts: takes the digests of parameters and buffers of which no values are recorded.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ModelWatch:
                 self._hook_parameter(name, parameter)
 
     def forget_choices(self) -> None:
-        """Record nothing of the model until another choice of tensors is added."""
+        """Record nothing of the model until `add` gives another choice of tensors."""
         self.choices.clear()
         for plan in self._plans.values():
             plan.forget()
@@ -253,7 +253,10 @@ class ModelWatch:
             self._hung.append(hung)
 
     def on_pass(self, at: At) -> None:
-        """Record parameters and buffers as a pass begins: once a step, and where they changed."""
+        """Record parameters and buffers as the pass at `at` begins.
+
+        Each is recorded once a step, and again in a later pass if its bits have changed.
+        """
         if self._observer.closed or self.records_nothing(at.step, at.phase):
             return
         self._modes.look(at.step)

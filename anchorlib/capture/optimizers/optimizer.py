@@ -30,8 +30,9 @@ _WRAPPED = ("base_optimizer", "optimizer")
 
 
 def unwrap_all(optimizers: object) -> list[Optimizer]:
-    """Return the unwrapped optimizers in an optimizer, a list or tuple of optimizers, or None.
+    """Return the given optimizers, each without its wrappers.
 
+    optimizers: an optimizer, a list or tuple of them, or None (no optimizers).
     Raises OptionError for any other object.
     """
     if optimizers is None:
@@ -157,7 +158,7 @@ class OptimizerWatch:
         self._count()
 
     def after(self) -> None:
-        """Record updates and state after the optimizer has stepped."""
+        """Record updated parameters, their changes and optimizer state after a step."""
         if not self._rests_now():
             self._gradients()
             self._record_updates(self._at())

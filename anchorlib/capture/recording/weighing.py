@@ -24,7 +24,7 @@ _MUCH = 0.3  # the part of a step's bytes that a way must save to be suggested
 
 
 class Weight(NamedTuple):
-    """How much one stream has recorded so far.
+    """How much one stream (a tensor and kind, in one mode and phase) has recorded so far.
 
     nbytes: bytes of the values that are kept. unlimited: whether the stream records in all steps.
     """

@@ -70,7 +70,8 @@ class Ending:
     def summary_line(self, store: str, undelivered: int = 0) -> str:
         """Return a line about the session: steps, passes, the optimizers that ended them, records.
 
-        store: where the records are, as the user typed it. undelivered: as in `tell`.
+        store: where the records are, as the user typed it. undelivered: how many records a
+            collector had not taken when the session ended.
         """
         counters, steps = counters_of(self.recorder, self.queue), str(self.clock.step_enders)
         if steps and self.recorder.last_step >= self.clock.step:

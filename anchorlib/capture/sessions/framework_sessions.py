@@ -86,7 +86,7 @@ def before_training_goes_on(session: Session, action: Callable[[], None]) -> Non
 
 
 def catches_up_before_steps(session: Session) -> None:
-    """Call the action of `before_training_goes_on` before the steps of any optimizer, too."""
+    """Have an action given to `before_training_goes_on` called also before any optimizer's step."""
     observer = session._observer  # noqa: SLF001
 
     @never_traced
@@ -137,12 +137,15 @@ def prints_messages(session: Session) -> bool:
 
 
 def summary_line(session: Session, store: str) -> str:
-    """Return a line about the session: steps, passes, the optimizers that ended them, records."""
+    """Return a line about the session: steps, passes, the optimizers that ended them, records.
+
+    store: where the records are, as the line names it.
+    """
     return session._ending.summary_line(store)  # noqa: SLF001
 
 
 def leaves_out(session: Session, steps: range) -> bool:
-    """Return whether `session` does not record all phases, or not all of these training steps."""
+    """Return whether `session` leaves out any phase, or any of `steps` in the phase "train"."""
     limits = session._settings.scope  # noqa: SLF001
     return limits.phases is not None or any(limits.records_nothing(step, TRAIN) for step in steps)
 

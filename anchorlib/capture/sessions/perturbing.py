@@ -87,7 +87,8 @@ class Perturbation:
 def perturbation() -> Perturbation | None:
     """Return the perturbation that ANCHOR_PERTURB asks for; None where it is not set.
 
-    Raises OptionError.
+    None is also returned where ANCHOR_DISABLED is set. Raises OptionError for a text that is not
+    SEED[:EPS].
     """
     text = os.environ.get(VARIABLE, "")
     if not text or os.environ.get("ANCHOR_DISABLED", "0") not in ("", "0"):

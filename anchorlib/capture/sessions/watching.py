@@ -82,7 +82,7 @@ class Watches:
     ) -> None:
         """Watch `model`, or further tensors of a model that is watched.
 
-        asked: the other arguments of `watch`.
+        asked: the selectors, modes, phases and steps that `watch` was given.
         Raises UnknownTensorError and OptionError; then nothing is registered.
         """
         parts = parts_of(model, prefix)

@@ -45,7 +45,7 @@ class ForwardSites:
         self._now, self._before = _Step(made), self._now
 
     def is_new(self, number: int) -> bool:
-        """Whether node `number` was made in this step and no forward operation is noted for it."""
+        """Return whether autograd node `number` is of this step, with no forward noted for it."""
         return number > self._now.made and number not in self._now.sites
 
     def note_new(self, number: int, module: str, where: str) -> bool:
@@ -75,7 +75,7 @@ class ForwardSites:
             self._now.late[late] = module, where
 
     def of(self, number: int, *, later: bool = False) -> ForwardSite:
-        """Where the forward of autograd node `number` ran; module and line are empty if not known.
+        """Return where the forward of autograd node `number` ran; "" for an unknown module or line.
 
         later: whether a node without an operation of its own gets that of the next node that has
         one.
@@ -93,8 +93,8 @@ class ForwardSites:
 class _Step:
     """Where the forwards of one step ran. made: number of the last node made before the step.
 
-    sites: module and line by node number. late: the same of nodes that torch may make after an
-    operation. numbers: the keys of `sites`, sorted.
+    sites: module and line by node number. late: module and line of nodes that torch may make after
+    an operation. numbers: the keys of `sites`, sorted.
     """
 
     def __init__(self, made: int) -> None:

@@ -93,7 +93,7 @@ def facts_of_node(node: Node) -> NodeFacts:
 
 
 def op_name(target: Any) -> str:
-    """The name of the function that a node calls, spelled as in `TracedOp`: `aten.add.Tensor`."""
+    """Return the name of the function that a node calls, as traces spell it: `aten.add.Tensor`."""
     if isinstance(target, Overload):
         return facts_of(target).name
     return str(getattr(target, "__name__", target))
@@ -114,7 +114,7 @@ def _module_path(text: str) -> ModulePath:
 
 @lru_cache(4096)
 def _where(trace: str) -> str:
-    """The innermost line of a stack trace outside torch, as "FILE:LINE"; empty if there is none."""
+    """Return the innermost line of a stack trace outside torch, as "FILE:LINE"; "" if none is."""
     for file, line in reversed(_FRAME.findall(trace)):
         if not is_torchs(file):
             return f"{file.rpartition('/')[2]}:{line}"

@@ -140,7 +140,7 @@ class GraphReader:
         self._listener.begin(AOT_TEXTS)
 
     def _named(self, module: Any, name: str) -> Any:
-        """The private attribute `name` of a torch module; None, and reported, if torch moved it."""
+        """Return the private attribute `name` of a torch module; None, and reported, if gone."""
         full = f"{module.__name__}.{name}"
         attribute = getattr(module, name, None)
         door = next(door for one, door in GRAPH_DOORS.items() if one.startswith(full))
@@ -247,7 +247,7 @@ def _inductors(nodes: Any) -> tuple[GraphKey, CompilerGraph]:
 
 
 def _members(kernel: Any) -> list[str]:
-    """The names of the graph's nodes that a kernel computes, without the views in front of it."""
+    """Return the names of the graph's nodes that a kernel computes, without the views before it."""
     names: list[str] = []
     for part in kernel.get_nodes():
         buffer = part.node

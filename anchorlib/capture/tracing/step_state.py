@@ -118,11 +118,14 @@ class StepState:
         self.ops.append(op)
 
     def is_blank(self, maker: int | None) -> bool:
-        """Whether operation `maker` allocated memory (`empty`) and nothing has written it since."""
+        """Return whether operation number `maker` only allocated memory, as `empty` does."""
         return maker in self._blank
 
     def are_written(self, makers: list[int | None]) -> Iterable[bool]:
-        """For each of these operations, whether the memory that it made has been written."""
+        """Return, for each of the operations `makers`, whether its memory has been written.
+
+        makers: numbers of operations; None for memory from before the step, which is written.
+        """
         blank = self._blank
         return _ALL if blank.isdisjoint(makers) else [maker not in blank for maker in makers]
 
@@ -202,7 +205,7 @@ class StepState:
         return OpContext(stage, module, seq, called, where, facts.origin)
 
     def _is_followed(self, execution: int, module: str, where: str) -> bool:
-        """Whether a graph that runs forward has a backward, so has just made an autograd node."""
+        """Return whether a graph that runs forward has a backward, for which it made a node."""
         if self._forwards.note_new(execution, module, where):
             self._followed.add(execution)
         return execution in self._followed
@@ -280,7 +283,7 @@ class StepState:
 
 
 def _alike(tensors: list[torch.Tensor]) -> bool:
-    """Whether these can be two gradients that autograd adds up: two tensors of equal shape.
+    """Return whether these can be two gradients that autograd adds up: two tensors of equal shape.
 
     An `add` of two tensors of equal shape hardly ever belongs to a derivative.
     """

@@ -245,12 +245,12 @@ def _is_compiled(op: TracedOp) -> bool:
 
 
 def _lacks_backward(ops: list[TracedOp]) -> bool:
-    """Whether an optimizer stepped after a forward with gradients, yet no backward was seen."""
+    """Return whether `ops` have a step and a forward with gradients, but no backward."""
     stages = {op.form.stage for op in ops}
     followed = any(op.form.seq is not None for op in ops)
     return followed and "optimizer" in stages and not stages & {"backward", "accumulate"}
 
 
 def _has_compiled() -> bool:
-    """Whether torch.compile has made code in this process."""
+    """Return whether torch.compile has made code in this process."""
     return count_compiled() > 0
