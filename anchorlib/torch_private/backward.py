@@ -71,7 +71,7 @@ _number_of: Any = private(
 
 
 def sequence_number(node: Any) -> int:
-    """Return an autograd node's number in its thread's count of nodes; -1 where torch hides it."""
+    """Return an autograd node's number in its thread's count of nodes; -1 if unknown."""
     # Looked up on the type: a user may set any attribute on a custom Function's node.
     return -1 if _number_of is None else int(type(node)._sequence_nr(node))
 
@@ -117,7 +117,7 @@ pass_on = private(
 
 
 class _Nothing:
-    """Replaces the class of `ctx` objects where torch hides it; nothing is an instance of it."""
+    """Replaces the class of `ctx` objects where this torch lacks it; it has no instances."""
 
 
 NodeContext: Any = private(
@@ -223,7 +223,7 @@ _FORWARD: Final = "_forward_cls"
 def compiled_outputs(node: Any) -> int | None:
     """Return how many outputs of the compiled code that made `node` have gradients.
 
-    0 for a Function of the user's whose name is that of torch's; None where torch hides the number.
+    0 for a Function of the user's whose name is that of torch's; None if it is unknown.
     """
     forward: Any = getattr(type(node), _FORWARD, None)
     if _function.fitting(forward) is None:

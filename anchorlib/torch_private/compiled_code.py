@@ -112,7 +112,7 @@ _precise = later(
 def forget_compiled() -> bool:
     """Make dynamo compile all code anew, if it has compiled any; return whether it had.
 
-    True also where torch hides whether code was compiled.
+    True also where this torch does not tell whether code was compiled.
     """
     dynamo: Any = sys.modules.get("torch._dynamo")
     if dynamo is None:
@@ -148,7 +148,7 @@ def compile_hooks_of(model: object) -> Callable[[], None] | None:
 
 
 def count_compiled() -> int:
-    """Return how many graphs dynamo has compiled in this process; 0 where torch hides the count."""
+    """Return how many graphs dynamo has compiled in this process; 0 if unknown."""
     counters = _loaded(_counters)
     return 0 if counters is None else int(counters["stats"]["unique_graphs"])
 

@@ -177,7 +177,7 @@ _before_forward: Any = private(
 
 
 def forward_hook_dicts(module: nn.Module) -> tuple[Any, Any, Any] | None:
-    """Return a module's dicts of hooks after its forward; None where torch hides them.
+    """Return a module's dicts of hooks after its forward; None where this torch lacks them.
 
     They are all hooks, flags of those that take keywords, and flags of those that run in any case.
     """
@@ -191,7 +191,7 @@ def forward_hook_dicts(module: nn.Module) -> tuple[Any, Any, Any] | None:
 
 
 def forward_pre_hook_dicts(module: nn.Module) -> tuple[Any, Any] | None:
-    """Return a module's dicts of hooks before its forward; None where torch hides them.
+    """Return a module's dicts of hooks before its forward; None where this torch lacks them.
 
     They are all hooks, and flags of those that take keywords.
     """
@@ -210,6 +210,6 @@ _scripting: Any = private(
 
 
 def wrap_scripting(wrap: Callable[[Any], Any]) -> None:
-    """Replace torch's function that scripts a module by `wrap(function)`, unless torch hides it."""
+    """Replace torch's function that scripts a module by `wrap(function)`, if it is there."""
     if _scripting is not None:
         torch.jit._recursive.create_script_module = wrap(_scripting)

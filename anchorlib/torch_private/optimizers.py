@@ -32,7 +32,7 @@ _before_steps: Any = private(
 def global_step_hooks(*, before: bool) -> Any:
     """Return the dict of hooks that run before, or after, each step of any optimizer.
 
-    None where torch hides it.
+    None where this torch lacks it.
     """
     return _before_steps if before else _after_steps
 
@@ -51,7 +51,7 @@ _one_optimizers: Any = private(
 
 
 def step_pre_hooks(optimizer: Optimizer) -> Any:
-    """Return the dict of hooks that run before a step of `optimizer`; None where torch hides it."""
+    """Return the dict of hooks that run before a step of `optimizer`; None if torch lacks it."""
     return None if _one_optimizers is None else optimizer._optimizer_step_pre_hooks
 
 

@@ -63,7 +63,7 @@ _QUICK: Final = hooks_are_known and _node_takes is not None
 
 
 def hooks_of(x: torch.Tensor) -> dict[Any, Any]:
-    """Return the hooks of a tensor, by key; empty where torch hides them."""
+    """Return the hooks of a tensor, by key; empty where this torch lacks them."""
     return (x._backward_hooks or {}) if hooks_are_known else {}
 
 
@@ -106,7 +106,7 @@ _version: Any = private(
 def version(x: torch.Tensor) -> int:
     """Return how often the memory of `x` was written.
 
-    Where torch hides the count each call returns a new number, as if `x` had been written since.
+    Where this torch lacks the count, each call returns a new number, as if `x` had been written.
     """
     if _version is None:
         return next(_changes)
@@ -123,7 +123,7 @@ class StorageRef(Protocol):
 
 
 class _Gone:
-    """Replaces torch's weak reference to a storage where torch hides it; counts as expired."""
+    """Replaces torch's weak reference to a storage where this torch has none; expired."""
 
     def __init__(self, storage: Any) -> None:
         self.cdata = storage_key(storage)
@@ -169,8 +169,8 @@ def data_address(x: torch.Tensor) -> int:
     """Return the address of the first value of `x`; a lazy clone's memory is not copied to get it.
 
     `Tensor.data_ptr` gives the same address, and makes a lazy clone a copy of its own before. 0 for
-    a tensor that has no memory, and where torch hides the address. Raises RuntimeError for a tensor
-    without a storage.
+    a tensor that has no memory, and where this torch lacks the function. Raises RuntimeError for a
+    tensor without a storage.
     """
     address: int = _storage_address(x)  # of the storage, so that views have that of their base
     offset: Any = x.storage_offset()  # mostly 0; a traced step asks for thousands of addresses
@@ -200,7 +200,7 @@ _sparse: Any = private(
 def sparse_parts(x: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the indices and values of a sparse COO tensor, by these names, as they are stored.
 
-    Raises MovedError where torch hides them.
+    Raises MovedError where this torch lacks them.
     """
     if _sparse is None:
         raise MovedError(DOORS["torch.Tensor._indices"].said)

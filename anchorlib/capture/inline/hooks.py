@@ -97,7 +97,11 @@ class Anchors:
         self.compiled = compiled.CompiledObserver(observer, self._compiled_plan)
 
     def take(self, x: Any, name: str, mode: ModeSpec | None, *, grad: bool) -> None:
-        """Observe `x` under `name`. Raises what `anchor` raises."""
+        """Observe `x` under `name`, and have its gradient observed if `grad`.
+
+        Raises NotATensorError, InvalidNameError, ModeError, and UnsupportedError for a tensor that
+        an anchor cannot record.
+        """
         if type(x) is not torch.Tensor and not isinstance(x, torch.Tensor):
             if stands_for_a_tensor(x):
                 self._observer.recorder.skip(name, "value", "tracing", self._observer.clock.step)

@@ -41,8 +41,8 @@ _begun: set[tuple[str, str]] = set()  # store and name of this process's noise r
 class Perturbation:
     """How one session changes the parameters that it watches.
 
-    seed: of the signs. eps: the least relative change, 0 for the spacing of each parameter's dtype.
-        text: the value of the environment variable.
+    seed: the seed of the random signs. eps: the least relative change, 0 for the spacing of each
+        parameter's dtype. text: the value of the environment variable.
     """
 
     seed: int

@@ -63,7 +63,10 @@ class Driver:
             raise DriverError(f"{what}: {(name.value or b'error').decode()} ({code})")
 
     def register(self, address: int, nbytes: int) -> None:
-        """Lock pages of this process in memory, so that devices can write to them."""
+        """Lock pages of this process in memory, so that devices can write to them.
+
+        Raises DriverError where the driver refuses.
+        """
         self._check("cuMemHostRegister", self._register(address, nbytes, _PORTABLE_AND_MAPPED))
 
     def unregister(self, address: int) -> None:

@@ -137,9 +137,9 @@ def _new_kind(file: str) -> _Kind:
 def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one loop, no calls
     frame: FrameType | None, names: Mapping[int, str], *, backward: bool
 ) -> CodePlace:
-    """Find where the operation that `frame` runs comes from; `OURS` where anchorlib itself runs it.
+    """Return where the operation that `frame` runs comes from; `OURS` if anchorlib itself runs it.
 
-    names: of modules, by id. backward: whether autograd's engine runs on this thread.
+    names: the names of modules, by id. backward: whether autograd's engine runs on this thread.
     """
     where, module, graph, engine = "", None, None, None
     optimizes = repeats = called = False

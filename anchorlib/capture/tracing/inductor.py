@@ -104,9 +104,9 @@ class GraphExecution:
                     self.see(output, x)
 
     def _next(self, name: str, shapes: list[tuple[int, ...]]) -> GraphOp | None:
-        """Take the first waiting operation, in kernel order, with this name and output shapes.
+        """Remove and return the first operation not seen yet with this name and output shapes.
 
-        Returns None if no waiting operation fits.
+        Operations are searched in the order of their kernels. Returns None if none fits.
         """
         base = _base(name)
         for at, op in enumerate(self._waiting):

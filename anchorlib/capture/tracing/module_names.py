@@ -51,7 +51,7 @@ class ModuleNames:
                 self.own(storage_key(parameter), self._parameters[id(parameter)])
 
     def own(self, key: int | None, module: str) -> None:
-        """Note, until the step ends, that a storage belongs to `module`, as its gradient's does.
+        """Note, until the step ends, that a storage holds `module`'s gradient or optimizer state.
 
         key: the number that identifies the storage, from `storage_key`; None does nothing.
         """

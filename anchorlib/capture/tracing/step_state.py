@@ -70,8 +70,10 @@ _context: Final[Callable[[tuple[str, str, int | None, str, str, str]], OpContext
 class StepState:
     """The operations and tensors seen so far in one traced step.
 
-    ops: the operations traced so far. pass_index: of the next operation. graphs: the compilers'
-    graphs that ran operation by operation, in this step or before.
+    names: names of modules and parameters. digester: computes digests of values. ops: the
+    operations traced so far. makers: which operation wrote which memory. pass_index: the pass that
+    the next operation belongs to. graphs: the compilers' graphs that ran operation by operation, in
+    this step or before.
     """
 
     names: ModuleNames
@@ -137,10 +139,11 @@ class StepState:
         tensors: list[torch.Tensor],
         keys: Keys,
     ) -> OpContext:
-        """Find out stage, module and line of an operation that torch has dispatched at `place`.
+        """Return stage, module and line of an operation that torch has dispatched.
 
-        node: the autograd node that runs; None outside backward. tensors: the operation's inputs.
-        keys: of the inputs' storages.
+        dispatched: facts from its schema. place: where its Python frames say that it comes from.
+        node: the autograd node that runs; None outside backward. tensors: its inputs. keys: numbers
+        that identify the inputs' storages.
         """
         facts = None if place.graph is None else self._facts(place.graph)
         if facts is not None and facts.seq is not None and not place.optimizes:
@@ -152,17 +155,17 @@ class StepState:
         return self._of_torch(dispatched, place, node, tensors, keys)._replace(origin=facts.origin)
 
     def context_of_node(self, facts: NodeFacts, place: CodePlace, node: Any) -> OpContext:
-        """Find out stage, module and line of a graph's operation that torch did not dispatch.
+        """Return stage, module and line of a graph's operation that torch did not dispatch.
 
-        facts: from the metadata of the operation's node. node: the autograd node that runs, or
-        None.
+        facts: from the metadata of the operation's node. place: where the running graph was called.
+        node: the autograd node that runs; None outside backward.
         """
         if place.optimizes:
             return OpContext("optimizer", "", None, "", facts.where or place.where, facts.origin)
         return self._of_graph(facts, place, node)
 
     def context_of_unseen(self, facts: NodeFacts) -> OpContext:
-        """Find out stage, module and line of an operation in a graph that was not seen to run."""
+        """Return stage, module and line of an operation in a graph that was not seen to run."""
         module = self.names.at(facts.module.inside)
         stage = "backward" if facts.is_backward else "forward"
         return OpContext(
@@ -180,7 +183,7 @@ class StepState:
         return facts
 
     def _of_graph(self, facts: NodeFacts, place: CodePlace, node: Any) -> OpContext:
-        """Find out stage, module and line of an operation in a graph of AOT's that is running.
+        """Return stage, module and line of an operation in a graph of AOT's that is running.
 
         node: the autograd node that runs the graph's backward; None while the graph's forward runs.
         """

@@ -148,9 +148,10 @@ class Tracer:
         )
 
     def _end_values(self, *, over: bool) -> None:
-        """Let go of the step's recorded values. over: whether the last traced step has ended.
+        """Tell the recorder of operations' values, if there is one, that a step has ended.
 
-        After the last step, a warning names the selectors that have matched no operation.
+        over: whether that was the last traced step; then a warning names the selectors that have
+        matched no operation.
         """
         if self._value_recorder is None:
             return

@@ -136,7 +136,7 @@ def _hashed_array(values: torch.Tensor) -> bytes:
     """Return the digest of an array on the CPU whose values lie one after another.
 
     A tensor that is zero by definition, as forward-mode derivatives have them, has no memory until
-    it is copied. Where torch hides addresses, a lazy clone is copied.
+    it is copied. Where this torch gives no addresses, a lazy clone is copied.
     """
     address = data_address(values) or values.data_ptr()
     if values.nbytes and not address:
