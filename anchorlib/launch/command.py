@@ -74,8 +74,8 @@ def launch(words: Sequence[str], request: Request, settings: Mapping[str, str]) 
     A run without a name is named by the job's id, or else by the script's name and the time; all
     processes of the command share that name.
 
-    Raises RunExistsError, StoreError for a directory that cannot be made, OptionError for settings
-    that no session accepts, and whatever `Request.check` raises.
+    Raises RunExistsError, StoreError for a directory that cannot be made, and OptionError,
+    InvalidNameError or ModeError for settings or a request that no session accepts.
     """
     request.check()
     environment = {**os.environ, **settings}

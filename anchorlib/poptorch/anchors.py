@@ -28,7 +28,7 @@ _STATE_KINDS = ("opt.exp_avg", "opt.exp_avg_sq", "opt.momentum_buffer")
 
 @dataclass(frozen=True, slots=True)
 class AnchorArguments:
-    """The arguments of one call of `Options.anchorTensor`; mode None means that of the outputs."""
+    """The arguments of one call of `Options.anchorTensor`; mode None: the mode of the outputs."""
 
     long_name: str
     mode: OutputMode | None
@@ -61,7 +61,7 @@ def resolve(
     window: Window,
     default: tuple[OutputMode, int],
 ) -> dict[str, Anchor]:
-    """Find the tensors of `model` that anchors name; return the anchors by their short names.
+    """Return the anchors of `model`, by short name, with the tensors that their long names mean.
 
     wanted: what was asked for, by short name.
     default: the mode and return period of anchors without a mode of their own.
@@ -90,9 +90,10 @@ def resolve(
 class ModelAnchors:
     """The anchors of one model, to whose options further anchors may be added at any time.
 
-    wanted: the anchors of the options, a mapping that may grow. default: as `resolve` takes it.
+    wanted: the anchors of the options, by short name, a mapping that may grow. default: the mode
+        and return period of anchors without a mode of their own.
 
-    Raises what `resolve` raises for the anchors that `wanted` already holds.
+    Raises UnknownAnchorError or MisuseError for anchors in `wanted` that the model cannot have.
     """
 
     def __init__(

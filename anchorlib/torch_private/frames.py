@@ -38,8 +38,9 @@ def frame_code(
 ) -> CodeType:
     """Return the code object of torch's function `name`, by which its frames are recognized.
 
-    The other arguments are those of `private`; given: as for `_code`. Where torch has no such
-    function, the code of one that is never called is returned.
+    purpose, loss, reach: see `private`. given: if any, torch's function is called with these, and
+    the code of what it returns is taken. Where this torch has no such function, the code of one
+    that is never called is returned.
     """
     code: CodeType = private(
         name,

@@ -20,7 +20,10 @@ Record = Callable[[torch.Tensor], None]
 
 
 def depends_on_order(streams: Sequence[Stream]) -> bool:
-    """Return whether the records of any of `streams` depend on the order of its observations."""
+    """Return whether any of `streams` has a mode that counts or folds, which needs program order.
+
+    Such modes are Sum, Final, and EveryN that counts records.
+    """
     modes = (stream.fold.mode for stream in streams)
     return any(
         isinstance(mode, Sum | Final) or (isinstance(mode, EveryN) and mode.unit == "record")

@@ -71,7 +71,7 @@ class AnchorPlace:
 class Enter:
     """An event of a program: the forward of a watched model begins.
 
-    watch: the number of the model's watch. training: whether the model is in training mode.
+    watch: the number of the model's `ModelWatch`. training: whether the model is in training mode.
         gradients: whether gradients are enabled.
     """
 
@@ -84,7 +84,7 @@ class Enter:
 class Leave:
     """An event of a program: the forward of a watched model has ended.
 
-    watch: the number of the model's watch.
+    watch: the number of the model's `ModelWatch`.
     """
 
     watch: int
@@ -126,7 +126,8 @@ class Program:
     def sites(self, name: str, modes: str) -> list[int]:
         """Return the sites of a name's anchors that each execution visits exactly once, in order.
 
-        A site is an index in `events`. modes: as in `AnchorPlace.modes`.
+        A site is an index in `events`. modes: the texts of the anchors' modes joined by commas, ""
+            for the session's modes, or `watch:N` for tensors of the watched model number N.
         """
         for site in range(self._counted, len(self.events)):
             event = self.events[site]

@@ -62,7 +62,7 @@ def place_anchor(
     other: str,
     gradients: bool,  # noqa: FBT001  # called by dynamo
 ) -> tuple[AnchorFields, tuple[str, str] | None]:
-    """Add an anchor to the program of the graph that is being traced.
+    """Add an anchor to the program (list of anchors) of the graph that is being traced.
 
     name: as the user gave it. described: the mode as nested constants; None for the session's
         modes. other: the class of the anchored object if that is not a tensor, or "". gradients:
@@ -87,7 +87,8 @@ def place_anchor(
 def chosen(watch: int, name: str) -> tuple[bool, bool]:
     """Return whether the value, and whether the gradient of `name` is recorded in a watched model.
 
-    watch: the number of the model's watch. Both are False where no session has that watch.
+    watch: the number of the model's `ModelWatch`. Both are False where the active session has none
+        of that number.
     """
     observer = anchor_operators.current()
     watched = None if observer is None else observer.watched.get(watch)
@@ -96,10 +97,11 @@ def chosen(watch: int, name: str) -> tuple[bool, bool]:
 
 @constant
 def place_watched(name: str, watch: int, gradients: bool) -> AnchorFields:  # noqa: FBT001
-    """Add a watched tensor to the graph's program; return the arguments of its operators.
+    """Add a watched tensor to the program (list of anchors) of the graph that is being traced.
 
-    name: "" where neither value nor gradient is recorded. watch: the number of the model's watch.
-    gradients: whether gradients are enabled.
+    name: "" where neither value nor gradient is recorded. watch: the number of the model's
+        `ModelWatch`. gradients: whether gradients are enabled.
+    Returns the arguments of the tensor's operators.
     """
     return _placed(name, f"watch:{watch}", gradients)
 
@@ -119,9 +121,9 @@ def followed(site: int = -1) -> bool:
 
 @constant
 def enter(watch: int, training: bool, gradients: bool) -> AnchorFields:  # noqa: FBT001
-    """Add to the graph's program that a watched model's forward begins.
+    """Add to the graph's program (list of anchors) that a watched model's forward begins.
 
-    watch: the number of the model's watch. training: whether the model is in training mode.
+    watch: the number of the model's `ModelWatch`. training: whether the model is in training mode.
         gradients: whether gradients are enabled.
     Returns the arguments of the operator that notes this beginning when it runs.
     """
@@ -131,9 +133,9 @@ def enter(watch: int, training: bool, gradients: bool) -> AnchorFields:  # noqa:
 
 @constant
 def leave(watch: int) -> AnchorFields:
-    """Add to the graph's program that a watched model's forward has ended.
+    """Add to the graph's program (list of anchors) that a watched model's forward has ended.
 
-    watch: the number of the model's watch.
+    watch: the number of the model's `ModelWatch`.
     Returns the arguments of an operator that would note this end when it runs.
     """
     program = current_program()
@@ -142,8 +144,9 @@ def leave(watch: int) -> AnchorFields:
 
 @constant
 def add_phase(name: Any) -> tuple[str, str] | None:
-    """Add to the graph's program that the phase `name` begins; None: that the innermost one ends.
+    """Add to the graph's program (list of anchors) that the phase `name` begins.
 
+    name: None adds that the innermost phase ends.
     Returns the class and message of an error, or None.
     """
     try:

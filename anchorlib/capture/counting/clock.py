@@ -166,7 +166,10 @@ class Clock:
     def _count_first(
         self, counters: tuple[Hashable, ...], phase: str, *, backward: bool, opens: bool
     ) -> At:
-        """Do what `count` does where a pass may begin, or where there are several counters."""
+        """Count an observation where a pass may begin, or where it has several counters.
+
+        The arguments and the returned coordinates are those of `count`.
+        """
         with self._lock:
             passes = self._passes.get(phase) or self._new(phase)
             if not passes.started or (passes.gradient_seen and not backward):

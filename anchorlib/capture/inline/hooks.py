@@ -164,7 +164,8 @@ class Anchors:
     def _compiled_plan(self, name: str, modes: str) -> Plan | None:
         """Return the plan of an anchor or watched tensor in compiled code; None if there is none.
 
-        modes: as in `AnchorPlace.modes`: the texts of modes, or the number of a watch.
+        modes: the texts of the anchor's modes joined by commas, "" for the session's modes, or
+            `watch:N` for a tensor of the watched model number N.
         """
         kind, _, number = modes.partition(":")
         if kind != "watch":

@@ -194,9 +194,9 @@ class Seen:
         self.common = tuple(a if a == b else None for a, b in pairs)
 
     def info(self, key: tuple[str, str, str], rank: int) -> TensorInfo:
-        """Return the totals as an entry of the list of recorded tensors.
+        """Return the totals as a TensorInfo, without gaps.
 
-        key: name, kind and mode.
+        key: the tensor's name, kind and mode. rank: the rank that this session records.
         """
         return TensorInfo(
             *key,

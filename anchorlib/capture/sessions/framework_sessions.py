@@ -112,7 +112,7 @@ def unwatch(session: Session, model: nn.Module) -> None:
 
 
 def see_called_parts(session: Session, model: nn.Module) -> Callable[[], None]:
-    """Count a program's direct calls of a part of `model` as forwards of the model.
+    """Count a program's direct calls of a submodule of `model` as forwards of the model.
 
     Returns a function that undoes that.
     """

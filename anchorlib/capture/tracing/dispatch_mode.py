@@ -50,10 +50,11 @@ _OWNING: Final = ("accumulate", "optimizer")
 class Begun(NamedTuple):
     """What is known of an operation before it runs, for `OpMode._note` after it has run.
 
-    facts: from the operation's schema. context: its stage, module and line. inputs: layouts of its
-    input tensors. digests: of the inputs' values, joined. makers: for each input the operation that
-    made it. source: "eager", or "graph" for a compiler's graph. near: a cache of digests of this
-    operation's tensors; None where inputs and outputs share no memory.
+    facts: facts from the operation's schema. context: its stage, module and line. pass_index: the
+    pass it belongs to. inputs: layouts of its input tensors. digests: the digests of the inputs'
+    values, joined. makers: for each input the number of the operation that made it. source:
+    "eager", or "graph" for a compiler's graph. near: a cache of digests of this operation's
+    tensors; None where inputs and outputs share no memory.
     """
 
     facts: OpFacts

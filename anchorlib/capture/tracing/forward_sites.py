@@ -19,7 +19,7 @@ _LATE: Final = 2  # nodes made after an operation: for the written memory, and f
 class ForwardSite(NamedTuple):
     """Where the forward of an autograd node ran: its module and its line of user code.
 
-    number: of the last node that torch made for that forward operation.
+    number: the number of the last node that torch made for that forward operation.
     """
 
     number: int
@@ -68,8 +68,9 @@ class ForwardSites:
     def note_written(self, number: int, module: str, where: str) -> None:
         """Note where an operation runs that is about to write a tensor in place.
 
-        number: of the autograd node that was made last. If the tensor is a view (`x[0] = y`), torch
-        makes further nodes after the operation, which then get this module and line.
+        number: the number of the autograd node that was made last. If the tensor is a view
+        (`x[0] = y`), torch makes further nodes after the operation, which then get this module and
+        line.
         """
         for late in range(number + 1, number + 1 + _LATE):
             self._now.late[late] = module, where
@@ -77,8 +78,8 @@ class ForwardSites:
     def of(self, number: int, *, later: bool = False) -> ForwardSite:
         """Return where the forward of autograd node `number` ran; "" for an unknown module or line.
 
-        later: whether a node without an operation of its own gets that of the next node that has
-        one.
+        later: whether a node for which no operation was noted gets the site of the next node for
+        which one was.
         """
         step = self._now if number > self._now.made else self._before
         exact = step.sites.get(number) or step.late.get(number)

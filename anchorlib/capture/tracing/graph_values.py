@@ -47,10 +47,10 @@ def keep_op(
     kept: Mapping[NodeOutput, torch.Tensor],
     written: Sequence[torch.Tensor],
 ) -> None:
-    """Record the selected values of one operation of a graph that has run.
+    """Record the selected inputs and outputs of one operation of a graph that has run.
 
-    kept: the copies of the tensors that were seen. written: the inputs of the graph that the
-    operation wrote in place.
+    kept: the copies of the tensors that were seen in memory. written: the inputs of the graph that
+    the operation wrote in place. A selected tensor that was not seen becomes a gap.
     """
     called = Called(op.op, context.origin, context.module)
     recorder.begin(called, pass_index)

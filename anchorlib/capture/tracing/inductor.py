@@ -40,9 +40,9 @@ __all__ = ["GraphExecution", "InductorGraphs"]
 class GraphExecution:
     """One execution of a graph compiled by Inductor.
 
-    makers: the operation that made each of the graph's inputs. written: the inputs that the graph
-    writes in place. digests: of the graph's tensors whose values were seen. kept: copies of those
-    tensors named in `keeps` that were seen, copied at that moment.
+    makers: for each input of the graph, the number of the operation that made it. written: the
+    inputs that the graph writes in place. digests: digests of the graph's tensors whose values were
+    seen. kept: copies of those tensors named in `keeps` that were seen, copied at that moment.
     """
 
     def __init__(
