@@ -63,7 +63,8 @@ def resolve(
 ) -> dict[str, Anchor]:
     """Return the anchors of `model`, by short name, with the tensors that their long names mean.
 
-    wanted: what was asked for, by short name.
+    wanted: what was asked for, by short name. optimizer: that of a training model; None for
+        inference. window: the weight updates and micro-batches of a call.
     default: the mode and return period of anchors without a mode of their own.
 
     Raises UnknownAnchorError for a name that no tensor has, MisuseError for a name that several
@@ -113,8 +114,9 @@ class ModelAnchors:
         self.known = resolve(self._seen, model, optimizer, window, default)
 
     def look(self, optimizer: object) -> list[Anchor]:
-        """Resolve the anchors added to the options since the last call; return the new ones.
+        """Return the anchors that were added to the options since the last call of this method.
 
+        optimizer: that of a training model; None for inference.
         An anchor that this model cannot have is logged as a warning, not raised: the options may
         belong to another model too, and the training goes on.
         """

@@ -41,7 +41,7 @@ def trainingModel(
     options: Options | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> PoplarExecutor:
-    """Wrap `model` so that calling it trains it.
+    """Return `model`, wrapped so that calling it trains it.
 
     A call runs deviceIterations weight updates, each with the averaged gradients of
     gradientAccumulation micro-batches. The loss is the tensor that `identity_loss` marked, else the
@@ -56,7 +56,7 @@ def trainingModel(
 
 
 def inferenceModel(model: nn.Module, options: Options | None = None) -> PoplarExecutor:
-    """Wrap `model` so that a call runs it without gradients on deviceIterations micro-batches.
+    """Return `model`, wrapped: a call runs it without gradients on deviceIterations micro-batches.
 
     Raises Error for impossible options, UnknownAnchorError for an anchor that names no tensor.
     """
@@ -173,7 +173,11 @@ class PoplarExecutor:
         self._traced = trace.traced(self._optimizer)
 
     def _forward(self, model: nn.Module, batch: MicroBatch, trace: Trace | None) -> Any:
-        """Run one micro-batch forward, and backward if the model is for training."""
+        """Run one micro-batch forward, and backward if this executor trains; return the output.
+
+        model: the wrapped model, or a copy of it. trace: notes the names of tensors; None: no names
+            are noted.
+        """
         args, kwargs = batch
         marked_losses()  # drop the losses that an interrupted forward has marked
         if self._optimizer is None:

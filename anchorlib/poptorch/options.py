@@ -171,7 +171,10 @@ class Options(OptionGroup):
         return (self, self.Training, self.Precision, self.Distributed)
 
     def window(self, *, training: bool) -> Window:
-        """Return how many weight updates a call has, and how many micro-batches each update."""
+        """Return how many weight updates a call has, and how many micro-batches each update.
+
+        training: whether the model is for training; a call for inference counts as one update.
+        """
         if training:
             return Window(self.device_iterations, self.Training.gradient_accumulation)
         return Window(1, self.device_iterations)

@@ -176,7 +176,7 @@ def later(  # noqa: PLR0913  # the fields of a door
 ) -> Door:
     """Add a private name of a compiler to `DOORS` without looking it up; return its `Door`.
 
-    The arguments are those of `private`.
+    The arguments are the fields of that `Door`.
     """
     find = probe or (lambda: look_up(name))
     door = DOORS[name] = Door(name, purpose, loss, since, reach, False, find, kind)

@@ -14,9 +14,9 @@ __all__ = ["call_code", "frame_code", "inner_call_code", "profiled_step_code"]
 
 
 def _never() -> None:
-    """Return a function that is never called.
+    """Do nothing; the code of this function stands in for that of a function that torch lacks.
 
-    Its code stands in for that of a function that torch lacks.
+    It is never called.
     """
 
 
@@ -86,5 +86,8 @@ def inner_call_code() -> CodeType:
 
 
 def profiled_step_code() -> CodeType:
-    """Return the code object of torch's wrapper of `Optimizer.step`: its frame is a step."""
+    """Return the code object of torch's wrapper around `Optimizer.step`.
+
+    A frame that runs it shows that an optimizer's step is under way.
+    """
     return _profiled

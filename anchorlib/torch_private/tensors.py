@@ -123,7 +123,7 @@ class StorageRef(Protocol):
 
 
 class _Gone:
-    """Replaces torch's weak reference to a storage where this torch has none; expired."""
+    """Stands in for torch's weak reference to a storage if torch lacks it; counts as expired."""
 
     def __init__(self, storage: Any) -> None:
         self.cdata = storage_key(storage)
@@ -228,7 +228,7 @@ def has_local_tensor(x: object) -> bool:
 
 
 def local_tensor(x: Any) -> torch.Tensor:
-    """Return the local shard of a DTensor, read without any collective."""
+    """Return the local shard of the DTensor `x`, read without any collective."""
     shard: torch.Tensor | None = getattr(x, _LOCAL, None)
     if not isinstance(shard, torch.Tensor):
         if type(x).__module__.startswith("torch."):  # others may have an attribute of this name

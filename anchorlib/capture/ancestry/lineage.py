@@ -118,9 +118,9 @@ class LineageTracker:
         False is returned where neither value nor gradient of `x` is recorded, or where a functorch
         transform wraps `x`.
 
-        here: the key under which `plan` remembers that the site was walked from; None for a nested
-            tensor, each of which has a size of its own, so that remembering them all would never
-            end.
+        grad: whether the gradient of `x` may be recorded. here: the key under which `plan`
+            remembers that the site was walked from; None for a nested tensor, each of which has a
+            size of its own, so that remembering them all would never end.
         """
         _step, pass_index, call, phase = at
         site = (plan.name, phase, pass_index, call, known_sizes(x))
@@ -157,7 +157,8 @@ class LineageTracker:
         """State from what the tensor at a site was computed, unless this was stated for it last.
 
         A site is a name, phase, pass, call and shape. For a site of which nothing was stated, the
-        first statement about its name, phase and call holds.
+        first statement about its name, phase and call holds. step: from which on this is true.
+        follows: whether the gradient of the tensor is recorded.
         """
         name, phase, pass_index, call, shape = site
         first, content = (name, phase, call), hash((ancestry, follows))

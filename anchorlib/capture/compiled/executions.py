@@ -50,7 +50,10 @@ class Watched(Protocol):
         """Return whether the value, and whether the gradient of `name` is recorded."""
 
     def enter(self, *, training: bool, gradients: bool) -> None:
-        """Note that the model's forward begins, so that its pass and phase are known."""
+        """Note that the model's forward begins, so that its pass and phase are known.
+
+        training: whether the model is in training mode. gradients: whether gradients are enabled.
+        """
 
     def leave(self) -> None:
         """Note that the forward of the model has ended, so that its phase ends."""
@@ -233,7 +236,7 @@ class Executions:
         """Return the execution that reentrant checkpointing repeats; None where it is not known.
 
         Its forward ran as another program, without gradients, and the coordinates of the calls of
-        each name were remembered then.
+        each name were remembered then. site: the operator that runs, as an index in `program`.
         """
         key = (program.number, _node_number())
         execution = self._again.get(key)

@@ -118,8 +118,8 @@ class Phases:
     def in_backward(self) -> str:
         """Return the phase of a record that this thread makes now, inside a backward.
 
-        Entered inside the backward, a phase holds; else that of the backward's first gradient;
-        before that gradient, that of the thread that called the backward.
+        That is the phase that this thread has entered inside the backward, if any; else the phase
+        of the backward's first gradient; else that of the thread that called the backward.
         """
         own, task = self.own.thread, graph_task()
         if own.since == task:

@@ -102,7 +102,7 @@ class Histories:
     def began(self, step: int, pass_index: int) -> None:
         """Note the random state of torch's CPU generator as a pass of a step begins.
 
-        Only the first eight passes of a step are noted.
+        pass_index: the number of the pass in the step; only the first eight are noted.
         """
         if pass_index >= _PASSES or self._latest == (step, pass_index):
             return

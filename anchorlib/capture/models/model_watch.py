@@ -188,7 +188,10 @@ class ModelWatch:
             self.leave()
 
     def enter(self, *, training: bool, gradients: bool) -> None:
-        """Note that the model's forward begins, so that its pass and phase are known."""
+        """Note that the model's forward begins, so that its pass and phase are known.
+
+        training: whether the model is in training mode. gradients: whether gradients are enabled.
+        """
         root = self.parts.root
         self._observer.forwards.enter(root, training=training, gradients=gradients)
 
@@ -197,7 +200,10 @@ class ModelWatch:
         self._observer.clock.leave_root()
 
     def _trace(self, name: str, value: Any, *, root: bool = False) -> None:
-        """Observe the tensors of an input or output `value` in code that is being compiled."""
+        """Observe the tensors of an input or output `value` in code that is being compiled.
+
+        name: the name of the input or output. root: whether it is the whole model's output.
+        """
         for leaf, tensor in named_leaves(name, value):
             watch_compiled(tensor, leaf, self.number, root=root)
 

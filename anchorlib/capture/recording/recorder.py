@@ -247,7 +247,10 @@ class Recorder:
         )
 
     def _reshaped(self, stream: Stream, step: int, dtype: torch.dtype, shape: torch.Size) -> None:
-        """Prepare `stream` for its first record, or the first of another shape or dtype."""
+        """Prepare `stream` for its first record, or the first of another shape or dtype.
+
+        step: the step in which that record is made.
+        """
         self._table.see(stream, step, dtype, shape)
         if stream.number < 0:
             stream.number = self._queue.stream(
@@ -269,7 +272,10 @@ class Recorder:
                 self.header("tensors.device", "|".join(sorted(self._devices)))
 
     def skip(self, name: str, kind: str, reason: str, step: int) -> None:
-        """Count an observation that could not be recorded, in any mode, and store that as a gap."""
+        """Count an observation that could not be recorded, in any mode, and store that as a gap.
+
+        step: the step in which it was made. reason: why, as text.
+        """
         with self._lock:
             self.skipped[reason] += 1
             self._queue.gap(Gap(name, kind, "", reason, 1, step, step))

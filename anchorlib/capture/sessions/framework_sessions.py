@@ -44,9 +44,10 @@ __all__ = [
 def start_unasked(
     run: str | None, *, rank: int | None, mode: ModeSpec, gives_way: Callable[[], object]
 ) -> Session:
-    """Open the active session for a program that did not ask for it, and may open its own later.
+    """Open and return a session for a program that did not ask for it, and may open its own later.
 
-    gives_way: called when the program opens a session of its own, after this one has ended.
+    run, rank, mode: as `start` takes them; None: `start` chooses. gives_way: called when the
+        program opens a session of its own, after this one has ended.
     Raises whatever `start` raises.
     """
     return open_session(settings(StartArguments(run, rank=rank, mode=mode)), gives_way=gives_way)

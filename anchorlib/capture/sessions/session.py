@@ -291,7 +291,7 @@ class Session:
     # -- ending
 
     def flush(self, timeout: float | None = None) -> None:
-        """Return when all records made before the call are in the store, visible to any reader.
+        """Wait until all records made before the call are in the store, visible to any reader.
 
         timeout: None waits without end. Raises FlushTimeoutError after `timeout` seconds; ModeError
         for a Sum window in which shapes differed, QueueFullError under on_full="raise".

@@ -47,7 +47,7 @@ def start(  # noqa: PLR0913  # the contract's arguments
     durability: Durability = "process",
     recorder: DrainPlace | None = None,
 ) -> Session:
-    """Open the one active session of this process; it records from then on.
+    """Open and return the one active session of this process; it records from then on.
 
     run: the run's name; else ANCHOR_RUN, the job's id (torchrun, SLURM), or a time stamp.
     store: where the run is stored: a directory, or the grpc:// or grpcs:// URL of a collector or of
@@ -80,9 +80,9 @@ def start(  # noqa: PLR0913  # the contract's arguments
 
 
 def record_into(sink: Sink, run: str) -> Session:
-    """Open the one active session of this process, with its records going only to `sink`.
+    """Open and return the one active session of this process, whose records go only to `sink`.
 
-    Raises SessionError.
+    run: the run's name. Raises SessionError where a session is active already.
     """
     options = StartArguments(run, store="memory", tensors="*", on_full="block")
     return open_session(replace(settings(options), scope=ANYTHING, trace=None), sink)

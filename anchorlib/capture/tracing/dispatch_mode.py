@@ -106,7 +106,10 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run the operation `func`, note it, and return its result."""
+        """Run the operation `func`, note it, and return its result.
+
+        types: the classes of the tensor subclasses among its arguments.
+        """
         kwargs = kwargs or {}
         if not self.live:
             return func(*args, **kwargs)
@@ -254,8 +257,9 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
     ) -> None:
         """Note that operation number `index` has made or written the memory of the tensors `made`.
 
-        In backward's accumulation and in the optimizer the memory also belongs to the operation's
-        module.
+        names: "out" for each returned tensor, or the argument that was written. view: whether the
+        operation returns a view, whose memory it has not made. In backward's accumulation and in
+        the optimizer the memory also belongs to the operation's module.
         """
         state = self._state
         owned = context.module if context.stage in _OWNING else ""

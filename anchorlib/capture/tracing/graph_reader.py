@@ -110,7 +110,7 @@ class GraphReader:
                 self._unread(fault)
 
     def _safe(self, take: Callable[[_Given], None]) -> Callable[[_Given], None]:
-        """Wrap `take` so that its exceptions are reported by `on_missing`, not raised.
+        """Return `take`, wrapped so that its exceptions are reported by `on_missing`, not raised.
 
         It runs while a user's code imports or compiles.
         """
@@ -171,7 +171,7 @@ class GraphReader:
                 self._put(module, name, self._telling(logged))
 
     def _telling(self, logged: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap torch's function `logged` so that the graphs among its arguments are read first."""
+        """Return torch's function `logged`, wrapped to read graphs among its arguments first."""
 
         @wraps(logged)
         def log(*args: Any, **kwargs: Any) -> Any:

@@ -219,6 +219,6 @@ def _literal(value: ast.expr) -> Any:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    """Parse sizes, as "3, 4"; 0 stands for a size that is not known before the graph runs."""
+    """Return the sizes in a text such as "3, 4"; 0 for each not known before the graph runs."""
     parts = [one.strip() for one in text.split(",") if one.strip()]
     return tuple(int(one) if one.isdecimal() else 0 for one in parts)

@@ -208,7 +208,10 @@ class StepState:
         return OpContext(stage, module, seq, called, where, facts.origin)
 
     def _is_followed(self, execution: int, module: str, where: str) -> bool:
-        """Return whether a graph that runs forward has a backward, for which it made a node."""
+        """Return whether a graph that runs forward has a backward, for which it made a node.
+
+        execution: the number of the autograd node that was made last.
+        """
         if self._forwards.note_new(execution, module, where):
             self._followed.add(execution)
         return execution in self._followed

@@ -52,7 +52,8 @@ class ValueRecorder:
     ) -> None:
         """Record selected inputs of an operation that is about to run, and count the call.
 
-        names, tensors: its inputs whose memory has been written.
+        pass_index: the pass in which it runs. names, tensors: its inputs whose memory has been
+        written.
         """
         self.begin(called, pass_index)
         for name, x in zip(names, tensors, strict=True):
@@ -64,7 +65,10 @@ class ValueRecorder:
             self.keep(called, kind, x)
 
     def begin(self, called: Called, pass_index: int) -> None:
-        """Count a call of an operation; the count is the `call` coordinate of its records."""
+        """Count a call of an operation; the count is the `call` coordinate of its records.
+
+        pass_index: the pass in which the operation runs.
+        """
         phase = self._clock.phases.here
         number = next(self._calls[called.name, pass_index, phase])
         self._running[threading.get_ident()] = At(self._clock.step, pass_index, number, phase)
