@@ -30,7 +30,7 @@ class PackedCoordinates:
         self._phases: list[str] = []
 
     def encode(self, at: At) -> tuple[int, ...]:
-        """Return `at` as five numbers: of the session, step, pass, call and phase.
+        """Return `at` as five numbers, which stand for session, step, pass, call and phase.
 
         A phase gets a number when it is first seen.
         """

@@ -73,9 +73,9 @@ def anchor(
 class Anchors:
     """Handles the calls of `anchor` for one session: finds the plan of each name and mode.
 
-    A plan is what is recorded of a name. modes: those of anchors that are given none. wanted:
-    whether the session's selectors select a name and kind. scope: the phases and steps that are
-    recorded.
+    A plan is what is recorded of a name. modes: the modes of anchors that are given none. wanted:
+    returns whether the session's selectors select a name and kind. scope: the phases and steps that
+    are recorded.
     """
 
     def __init__(

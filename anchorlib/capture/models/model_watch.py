@@ -44,7 +44,8 @@ _numbers = count()
 class ModelWatch:
     """The hooks on one model, and the choices of tensors that the hooks record.
 
-    wanted: whether the session's selectors select a name and kind, given the kinds of that name.
+    wanted: returns whether the session's selectors select a name and kind, given the kinds of that
+        name.
     starts: takes the digests of parameters and buffers of which no values are recorded.
     """
 

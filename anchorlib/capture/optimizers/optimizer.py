@@ -68,8 +68,8 @@ def _is_optimizer(holder: object, attribute: str) -> bool:
 class OptimizerWatch:
     """Records the updates that one optimizer makes to the parameters of one model.
 
-    of: a weak reference to the optimizer. names: by id, the position and name of each parameter of
-        the model. plan: returns the plan of a name, that is, what is recorded of it.
+    of: a weak reference to the optimizer. names: the position and name of each parameter of the
+        model, by the parameter's id. plan: returns the plan of a name: what is recorded of it.
         records_nothing: returns whether nothing is recorded in a step and phase.
     """
 

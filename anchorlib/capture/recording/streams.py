@@ -82,8 +82,8 @@ UNSCALED = ScaleAndFlags()
 class Stream:
     """The observations of one tensor and kind, in one mode and phase.
 
-    shape, dtype: of the stream's last record; None before the first.
-    records, last_step: of the records with this shape and dtype that `tally` has not added yet.
+    shape, dtype: those of the stream's last record; None before the first. records: how many
+        records `tally` has not added to the totals yet. last_step: the step of the last of them.
     """
 
     __slots__ = (

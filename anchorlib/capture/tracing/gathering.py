@@ -35,7 +35,7 @@ class Gathering:
 
     Values that lie one after another along the last dimensions are copied as one element.
 
-    shape, stride: of the tensor, in elements. itemsize: bytes of an element.
+    shape, stride: the tensor's shape and strides, in elements. itemsize: the bytes of an element.
     """
 
     __slots__ = ("_dtype", "_listed", "_run", "_shape", "_strides")

@@ -28,7 +28,7 @@ class Digester:
     takes several times as long as the digest. Its memory as it lies is hashed instead, and serves
     as the key of a cache: equal bytes with equal dtype, shape and strides have an equal digest.
 
-    layouts: those of the tensors whose digests were taken.
+    layouts: the layouts (dtype, shape, strides) of tensors met so far; None begins anew.
     """
 
     def __init__(self, layouts: Layouts | None = None) -> None:
