@@ -25,7 +25,7 @@ def claim_of(secret: bytes) -> bytes:
 
 
 def next_secret(secret: bytes) -> bytes:
-    """Return the secret of the writer that continues a rank after the attempt of `secret`.
+    """Return the secret of the writer that continues a rank after the writer that has `secret`.
 
     The new secret is derived from `secret`, not random, so that a delivery that is interrupted and
     begun again has the same claim.
@@ -34,8 +34,8 @@ def next_secret(secret: bytes) -> bytes:
 
 
 def stored_claim(kept: bytes) -> bytes:
-    """Return the claim in the bytes `kept` of a catalogue's entry.
+    """Return the claim (SHA-256 of a writer's secret) that the bytes `kept` in a store stand for.
 
-    Older versions stored the secret itself there; its claim is computed.
+    Older versions stored the secret itself: its hash is computed here. Empty for no secret.
     """
     return kept if len(kept) == _CLAIM_BYTES else claim_of(kept)

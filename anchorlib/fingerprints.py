@@ -34,14 +34,14 @@ RECORD: Final = np.dtype(
 
 
 def tensor_code(series: Sequence[str], phase: str, dtype: str, shape: Sequence[int]) -> int:
-    """Return a hash of series, phase, dtype and shape, for the column "tensor" of RECORD.
+    """Return a 64-bit hash of series, phase, dtype and shape, for the column "tensor" of RECORD.
 
-    series: name, kind, mode.
+    series: the tensor's name, kind and mode.
     """
     identity = json.dumps([*series, phase, dtype, *shape])
     return xxhash.xxh3_64_intdigest(identity.encode())
 
 
 def fingerprint_of(records: np.ndarray[Any, Any]) -> bytes:
-    """Return the fingerprint of records, given in order as an array of dtype RECORD."""
+    """Return the fingerprint (32 bytes) of `records`, an array of dtype RECORD, in its order."""
     return hashlib.sha256(records.tobytes()).digest()

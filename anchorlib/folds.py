@@ -1,8 +1,9 @@
 """Folds: what a mode does with the observations of one tensor, one after the other.
 
-A fold is the state of one mode on one stream: which window is open, and what was added up in it so
-far. It knows nothing of tensors: what copying and adding mean is the caller's `Arithmetic`, so that
-sums are computed on the device where the tensors are.
+A fold is the state of one mode on one stream (the observations of one tensor, kind and phase):
+which window of steps is open, and what was added up in it so far. A fold knows nothing of tensors:
+the caller's `Arithmetic` copies and adds, so that sums are computed on the device where the tensors
+are.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Arithmetic(Protocol[X, P]):
         """Return a copy of `x` that does not change when `x` is changed later."""
 
     def recopy(self, kept: P, x: X, /) -> P:
-        """Return a copy of `x`, written into the memory of `kept` where `x` fits into it."""
+        """Return a copy of `x`: in the memory of `kept` if `x` fits into it, else in new memory."""
 
     def widen(self, x: X, /) -> P:
         """Return a copy of `x` in the wide dtype in which sums are computed."""
@@ -44,11 +45,11 @@ class Arithmetic(Protocol[X, P]):
 
 @dataclass(slots=True)
 class OpenWindow(Generic[P]):
-    """A window of steps that is not over: what its observations were folded into so far.
+    """A window of steps that is not over, with the sum or the last of its observations so far.
 
-    window: the window's number. kept: the sum, or the last observation. at: the coordinates of the
-        last observation. count: how many observations there were. refused: None, or two shapes that
-        differ, so that nothing more can be added.
+    window: the window's number. kept: the sum (mode Sum), or the last observation (mode Final). at:
+        the coordinates of the last observation. count: how many observations Sum was given; 1 for
+        Final. refused: None, or two shapes that differ, after which nothing more is added.
     """
 
     window: int
@@ -105,7 +106,7 @@ class Fold(Generic[X, P]):
         return self._counted % mode.n == 0
 
     def hold(self, step: int, at: Any, x: X) -> OpenWindow[P] | None:
-        """Fold `x`, observed in `step`, into the window of `step`.
+        """Fold `x`, observed in `step`, into the window of `step`; only for modes Sum and Final.
 
         at: the coordinates of the observation.
         Returns the window that was open before, if `step` lies outside of it; else None.

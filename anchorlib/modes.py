@@ -98,7 +98,8 @@ class EveryN:
 
     unit: "record" counts observations; "step" counts steps, and records all observations of each
         n-th step.
-    window: a number of steps, or "run": counting restarts at the beginning of each window.
+    window: counting restarts at the beginning of each window of so many steps; with None or "run"
+        it never restarts.
 
     `n` is None by default only so that somebody who passes the class `EveryN` itself as a mode gets
     a ModeError that explains it, instead of a TypeError.
@@ -146,7 +147,8 @@ def parse_mode(spec: Mode | type[Mode] | str) -> Mode:
 def parse_modes(spec: ModeSpec) -> tuple[Mode, ...]:
     """Return the checked modes of `spec`, which is one mode or a sequence of them.
 
-    The modes come in the order given, each of them once. Raises ModeError.
+    The modes come in the order given, each of them once. Raises ModeError, also for an empty
+    sequence.
     """
     if isinstance(spec, Sequence) and not isinstance(spec, str):
         if not spec:

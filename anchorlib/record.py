@@ -1,4 +1,7 @@
-"""Records: what was recorded of a tensor, where and when; and their gaps, lineage and overview.
+"""Records: what was recorded of a tensor, where and when.
+
+Beside records stand gaps (what was not recorded), edges (from which tensors a value was computed)
+and the overview of a run's tensors.
 
     torch.Tensor ─capture─▶ observation ─mode─▶ Record ─▶ sink ─▶ store ─▶ Record
 
@@ -59,8 +62,8 @@ class Coordinates:
     """Where in a rank's run a record was made; sorting coordinates gives the order of the run.
 
     step: the optimizer step. pass_index: the number of the forward and backward inside the step.
-        call: how often the tensor's name occurred before in that pass. attempt: how often the rank
-        was started before.
+        call: how often the tensor's name occurred before in that pass. phase: "train", "eval",
+        "no_grad", or a name of the user's. attempt: how often the rank was started before.
     """
 
     step: int
@@ -82,7 +85,9 @@ class Record:
     dtype: torch's name of the element type, without "torch." ("bfloat16").
     shape: the tensor's shape.
     raw: C-contiguous little-endian storage array of that shape, None where values are not kept.
-    summary: the summary row's figures; None until they were computed.
+    summary: the digest and the statistics of the values; None until they were computed.
+    rank: the process of the distributed job that made the record.
+    flags: facts about the record, such as values that were dropped.
     scale: the loss scale a gradient carries (1.0: none).
     """
 
@@ -189,11 +194,11 @@ def _added(one: Gap, two: Gap) -> Gap:
 class Parent:
     """A tensor that another tensor, the child, was computed from.
 
-    name: the parent's.
-    call: the call of the parent's record; None for a parameter (or another leaf that lasts), which
-        stands for its last record before the child's.
+    name: the parent's name.
+    call: the call of the parent's record; None for a parameter (or another leaf that lasts): its
+        last record before the child's is meant.
     steps_back: how many steps before the child the parent was made.
-    pass_index, phase: the parent's; None and "" stand for the child's pass and phase.
+    pass_index, phase: those of the parent's record; None and "" stand for the child's.
     """
 
     name: str
@@ -204,7 +209,7 @@ class Parent:
 
 
 BUFFER: Final = "it is a buffer"
-"""The reason in `Edges.missing` of a buffer: nothing is known of its parents."""
+"""The reason in `Edges.missing` of a buffer: it is not known from what it was computed."""
 
 DETACHED: Final = "detach"
 """The name in `Edges.ops` of an operation that takes an anchored tensor's values, not its graph."""
@@ -212,12 +217,12 @@ DETACHED: Final = "detach"
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """The parents of the value of `name`, and the operations between, at one forward call.
+    """From which tensors the value of `name` was computed, and by which operations, in one call.
 
-    The edges hold for every record at the same phase, pass, call and shape from `step` on, until
-    other edges are stated for the same phase, pass, call and shape. The first edges of an (attempt,
-    name, phase, call) also hold for passes and shapes without edges of their own: see
-    `anchorlib.diagnosis.causes.Lineage`.
+    Those tensors are its parents. The edges hold for every record at the same phase, pass, call and
+    shape from `step` on, until other edges are stated for the same phase, pass, call and shape. The
+    first edges of an (attempt, name, phase, call) also hold for passes and shapes without edges of
+    their own: see `anchorlib.diagnosis.causes.Lineage`.
 
     shape: the value's, without sizes that are not plain numbers, such as the ragged size of a
         nested tensor.
@@ -256,6 +261,7 @@ class TensorInfo:
 
     shape: a dimension in which records differ is None; the whole shape is None where records differ
         in their number of dimensions.
+    ranks: the ranks (processes of the distributed job) that recorded the tensor.
     records: how many records there are. bytes: how many bytes their stored values have (raw
         storage).
     gaps: how many observations were not recorded, or were recorded without values.

@@ -22,18 +22,27 @@ R = TypeVar("R")
 
 
 def natively(function: Callable[P, R]) -> Callable[P, R]:
-    """Have dynamo run `function` and its callees as plain Python where it does not inline them."""
+    """Have dynamo run `function` and its callees as plain Python where it does not inline them.
+
+    Returns `function`, to be used as a decorator.
+    """
     skip_frames_of(function)
     return function
 
 
 def never_traced(function: Callable[P, R]) -> Callable[P, R]:
-    """Have dynamo always run `function` as plain Python: a compiled caller breaks its graph."""
+    """Have dynamo always run `function` as plain Python: a compiled caller breaks its graph.
+
+    Returns `function`, to be used as a decorator.
+    """
     mark_disabled(function)
     return natively(function)
 
 
 def constant(function: Callable[P, R]) -> Callable[P, R]:
-    """Have dynamo run `function` while it traces, and make the result a constant in the graph."""
+    """Have dynamo run `function` while it traces, and make the result a constant in the graph.
+
+    Returns `function`, to be used as a decorator.
+    """
     mark_constant(function)
     return function

@@ -74,7 +74,7 @@ class OwnHook:
 
 
 class Hung:
-    """The entry of a hook of ours in torch's dicts of hooks, which can be removed again.
+    """A handle on a hook of ours in torch's dicts of hooks, by which the hook can be removed.
 
     number: the entry's key. dicts: the dict of hooks, and dicts of flags in which the hook has an
         entry too.
@@ -92,7 +92,7 @@ class Hung:
         return self._dicts[0]() is None
 
     def remove(self) -> None:
-        """Remove the entry, if it is still there."""
+        """Remove the hook, if it is still registered."""
         for one in self._dicts:
             hooks = one()
             if hooks is not None:
@@ -100,10 +100,10 @@ class Hung:
 
 
 def hang(hooks: Any, hook: Callable[..., Any], *marks: Any, first: bool = False) -> Hung:
-    """Add `hook` to the dict `hooks`, behind all others, or (first) before them; return the entry.
+    """Add `hook` to the dict `hooks`; return a handle that removes the hook.
 
-    marks: dicts of flags: an entry in them, under the hook's number, tells torch how to call the
-        hook.
+    marks: dicts of flags: a value in them, under the hook's number, tells torch how to call the
+        hook. first: whether it is put before all other hooks in `hooks`, not behind them.
     """
     number = -next(_numbers)
     for one in (hooks, *marks):
@@ -114,7 +114,7 @@ def hang(hooks: Any, hook: Callable[..., Any], *marks: Any, first: bool = False)
 
 
 def _held(handle: Any) -> Hung:
-    """Return the entry of a hook that was registered by torch's public method.
+    """Return a handle of ours for a hook that was registered by torch's public method.
 
     handle: what that method returned. Such a hook has a number among those of the user's hooks.
     """
@@ -126,7 +126,7 @@ def hang_before_forward(
 ) -> Hung:
     """Register `hook` to be called before the forward of `module` and before its other hooks.
 
-    kwargs: whether `hook` is given keyword arguments too. Returns the hook's entry.
+    kwargs: whether `hook` is given keyword arguments too. Returns a handle that removes the hook.
     """
     dicts = forward_pre_hook_dicts(module)
     if dicts is None:
@@ -138,7 +138,7 @@ def hang_before_forward(
 def hang_after_forward(
     module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = False, always: bool = False
 ) -> Hung:
-    """Register `hook` to be called after the forward of `module`; return the hook's entry.
+    """Register `hook` to be called after the forward of `module`; return a handle that removes it.
 
     kwargs: whether `hook` is given keyword arguments too. always: call it even if the forward
         raised.
@@ -154,7 +154,7 @@ def hang_after_forward(
 
 
 def hang_on_leaf(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Hung:
-    """Register `hook` to be called with each gradient of `leaf`; return the hook's entry.
+    """Register `hook` to be called with each gradient of `leaf`; return a handle that removes it.
 
     leaf: a tensor that no operation made.
     """
@@ -167,7 +167,7 @@ def hang_on_leaf(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Hun
 def hang_on_sharded(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Hung:
     """Register `hook` to be called with `leaf`, a DTensor, after each addition to its `grad`.
 
-    Returns the hook's entry.
+    Returns a handle that removes the hook.
     """
     return _held(leaf.register_post_accumulate_grad_hook(hook))
 
@@ -175,26 +175,32 @@ def hang_on_sharded(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> 
 def hang_before_step(optimizer: Optimizer, hook: Callable[..., Any]) -> Hung:
     """Register `hook` to be called before each step of `optimizer`, after the hooks it has now.
 
-    Returns the hook's entry.
+    Returns a handle that removes the hook.
     """
     hooks = step_pre_hooks(optimizer)
     return _held(optimizer.register_step_pre_hook(hook)) if hooks is None else hang(hooks, hook)
 
 
 def hang_after_steps(hook: Callable[..., Any]) -> Hung:
-    """Register `hook` to be called after each step of any optimizer; return the hook's entry."""
+    """Register `hook` to be called after each step of any optimizer.
+
+    Returns a handle that removes the hook.
+    """
     hooks = global_step_hooks(before=False)
     return _held(register_optimizer_step_post_hook(hook)) if hooks is None else hang(hooks, hook)
 
 
 def hang_before_steps(hook: Callable[..., Any]) -> Hung:
-    """Register `hook` to be called before each step of any optimizer; return the hook's entry."""
+    """Register `hook` to be called before each step of any optimizer.
+
+    Returns a handle that removes the hook.
+    """
     hooks = global_step_hooks(before=True)
     return _held(register_optimizer_step_pre_hook(hook)) if hooks is None else hang(hooks, hook)
 
 
 class _Reduction:
-    """A function by which `pickle` and `copy` take an OrderedDict apart, without our entries.
+    """A function by which `pickle` and `copy` take an OrderedDict apart, without hooks of ours.
 
     before: the function that was registered with `copyreg` before, which does the rest; None if
         there was none. All open sessions share one _Reduction, since they may end in any order.
@@ -215,7 +221,7 @@ class _Reduction:
 
 
 def leave_out_of_copies() -> Callable[[], None]:
-    """Leave our entries out of pickled and copied OrderedDicts; return a function to end that."""
+    """Leave our hooks out of pickled and copied OrderedDicts; return a function to end that."""
     table: dict[type, Any] = copyreg.dispatch_table
     with _lock:
         there = table.get(OrderedDict)

@@ -143,7 +143,7 @@ class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not 
     # -- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """The present step, as a dict that goes into the checkpoint."""
+        """Return the present step, as a dict that goes into the checkpoint."""
         return {"step": self._step if self.session is None else self.session.current_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -74,8 +74,8 @@ def launch(words: Sequence[str], request: Request, settings: Mapping[str, str]) 
     A run without a name is named by the job's id, or else by the script's name and the time; all
     processes of the command share that name.
 
-    Raises RunExistsError, StoreError for a directory that cannot be made, OptionError for settings
-    that no session accepts, and whatever `Request.check` raises.
+    Raises RunExistsError, StoreError for a directory that cannot be made, and OptionError,
+    InvalidNameError or ModeError for settings or a request that no session accepts.
     """
     request.check()
     environment = {**os.environ, **settings}
@@ -95,7 +95,10 @@ def launch(words: Sequence[str], request: Request, settings: Mapping[str, str]) 
 
 
 def _must_be_new(name: str, store: str) -> None:
-    """Raise RunExistsError if the run exists, lest a training runs for hours unrecorded."""
+    """Raise RunExistsError if the run `name` exists in the directory `store`.
+
+    Otherwise a training would run for hours unrecorded. Collectors are not asked.
+    """
     if "://" not in store and (Path(store) / f"{name}.zarr").exists():
         raise RunExistsError(
             f"run {name} exists in {escape(store)}: choose another --name, or remove that run"

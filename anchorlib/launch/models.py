@@ -70,7 +70,10 @@ def prefixes(models: list[Model]) -> list[str]:
 
 
 def unused_name(callings: Iterable[str], model: Model, taken: Collection[str]) -> str:
-    """Return the first name not in `taken`: of `callings`, the class's name, CLASS_2, and so on."""
+    """Return the first name not in `taken`: of `callings`, the model's class, CLASS_2, and so on.
+
+    callings: the names that the program's variables give the model.
+    """
     name = model.cls.__name__
     numbered = (f"{name}_{number}" for number in count(2))
     return next(one for one in chain(callings, [name], numbered) if one not in taken)

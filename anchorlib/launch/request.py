@@ -24,9 +24,9 @@ _WATCH = "ANCHOR_WATCH"
 class Request:
     """What to record of an unedited program.
 
-    name: the run's name; None: `start` chooses it.
+    name: the run's name; None: `anchorlib.start` chooses it.
     watch: selectors; empty: the default of `Session.watch`.
-    mode: as for `start`; None: the default of `start`.
+    mode: a mode as text; None: every observation is recorded.
     command: the command line of `anchor run`, for the run's header; empty without `anchor run`.
     process: the process id of the command's first process.
     store: the store as the user typed it, for messages. Processes get its absolute path, since they
@@ -57,7 +57,8 @@ class Request:
     def of_environment(cls) -> Request:
         """Return the request in this process's environment, from ANCHOR_LAUNCH or ANCHOR_WATCH.
 
-        Raises OptionError for text that is no request, and whatever `check` raises.
+        Raises OptionError, InvalidNameError or ModeError for a request that is none, or that
+        sessions would refuse.
         """
         text = os.environ.get(LAUNCH)
         request = cls(**_fields(text)) if text else cls(watch=selectors_of_environment())

@@ -98,9 +98,10 @@ class Trainer:
             self.constructed(optimizer, frame)
 
     def compiles(self) -> None:
-        """Watch the models of waiting optimizers now, since `torch.compile` is about to be called.
+        """Watch, before `torch.compile` is called, the models of optimizers that are on the list.
 
-        Hooks that are registered later would not be part of the compiled code.
+        The list has optimizers of known models that wait to be added together. Hooks that are
+        registered later would not be part of the compiled code.
         """
         with self._lock:
             self._compiles = True
@@ -161,7 +162,10 @@ class Trainer:
         return known is not None and known() is optimizer
 
     def _catch_up(self) -> None:
-        """Watch the models of the waiting optimizers again, now together with these optimizers."""
+        """Watch again the models of waiting optimizers, now together with these optimizers.
+
+        Does nothing where no optimizer waits, or the program has opened a session of its own.
+        """
         waiting = [one for held in self._waiting if (one := held()) is not None]
         session, self._waiting = self._session, []
         if session is None or not waiting or active_session() is not session:
@@ -278,9 +282,9 @@ class Trainer:
             unwatch(session, root)
 
     def _predecessor(self, model: Model) -> Model | None:
-        """Return the watched model that `model` replaces, or None.
+        """Return the watched model that `model` replaces; None where there is no such model.
 
-        It has the same class and one of the same names in the program.
+        A model replaces a watched model of its class if a variable of one name held both.
         """
         for one in self._models:
             if set(one.callings) & set(model.callings) and one.cls is model.cls:
@@ -296,7 +300,10 @@ class Trainer:
             end_session(self._session, self._request.store)
 
     def tell_unknown(self) -> None:
-        """Write, once, which selectors match nothing in any model; for when training has begun."""
+        """Write to stderr, once, which selectors of the request match no tensor of any model.
+
+        To be called when training has begun, as models may be constructed until then.
+        """
         texts, self._untold = self._untold, ()
         for text in texts:
             faults = [one.unknown[text] for one in self._models if text in one.unknown]

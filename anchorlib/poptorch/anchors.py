@@ -28,7 +28,7 @@ _STATE_KINDS = ("opt.exp_avg", "opt.exp_avg_sq", "opt.momentum_buffer")
 
 @dataclass(frozen=True, slots=True)
 class AnchorArguments:
-    """The arguments of one call of `Options.anchorTensor`; mode None means that of the outputs."""
+    """The arguments of one call of `Options.anchorTensor`; mode None: the mode of the outputs."""
 
     long_name: str
     mode: OutputMode | None
@@ -50,7 +50,7 @@ class Anchor:
 
 
 def names_its_loss(model: nn.Module) -> bool:
-    """Whether a tensor of `model` itself, such as a module's output, has the name `loss`."""
+    """Return whether a tensor of `model` itself, such as a module's output, has the name `loss`."""
     return any(split(text)[0] == LOSS for text in tensor_names(model))
 
 
@@ -61,9 +61,10 @@ def resolve(
     window: Window,
     default: tuple[OutputMode, int],
 ) -> dict[str, Anchor]:
-    """Find the tensors of `model` that anchors name; return the anchors by their short names.
+    """Return the anchors of `model`, by short name, with the tensors that their long names mean.
 
-    wanted: what was asked for, by short name.
+    wanted: what was asked for, by short name. optimizer: that of a training model; None for
+        inference. window: the weight updates and micro-batches of a call.
     default: the mode and return period of anchors without a mode of their own.
 
     Raises UnknownAnchorError for a name that no tensor has, MisuseError for a name that several
@@ -90,9 +91,10 @@ def resolve(
 class ModelAnchors:
     """The anchors of one model, to whose options further anchors may be added at any time.
 
-    wanted: the anchors of the options, a mapping that may grow. default: as `resolve` takes it.
+    wanted: the anchors of the options, by short name, a mapping that may grow. default: the mode
+        and return period of anchors without a mode of their own.
 
-    Raises what `resolve` raises for the anchors that `wanted` already holds.
+    Raises UnknownAnchorError or MisuseError for anchors in `wanted` that the model cannot have.
     """
 
     def __init__(
@@ -112,8 +114,9 @@ class ModelAnchors:
         self.known = resolve(self._seen, model, optimizer, window, default)
 
     def look(self, optimizer: object) -> list[Anchor]:
-        """Resolve the anchors added to the options since the last call; return the new ones.
+        """Return the anchors that were added to the options since the last call of this method.
 
+        optimizer: that of a training model; None for inference.
         An anchor that this model cannot have is logged as a warning, not raised: the options may
         belong to another model too, and the training goes on.
         """
@@ -134,7 +137,7 @@ class ModelAnchors:
         return new
 
     def get(self, short: str) -> Anchor:
-        """The anchor with the short name `short`.
+        """Return the anchor with the short name `short`.
 
         Raises MisuseError where no anchor has the name, or the error with which it was refused.
         """

@@ -99,7 +99,7 @@ class Outputs:
                 stream.take(leaf.detach())
 
     def result(self) -> Any:
-        """The outputs of the whole call, on the CPU, in the structure of each micro-batch's."""
+        """Return the outputs of the whole call, on the CPU, in the structure of a micro-batch's."""
         assert self._spec is not None
         leaves = [
             stream.result() if isinstance(leaf, torch.Tensor) else leaf
@@ -137,7 +137,10 @@ class _Stream:
 
 
 def flattened(rows: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    """Join the rows along dimension 0, in `dtype`; a single 0-d row stays 0-d."""
+    """Return `rows` joined along dimension 0 as one tensor of `dtype`; a single 0-d row stays 0-d.
+
+    Several 0-d rows give a 1-d tensor. There has to be a row at least.
+    """
     if len(rows) == 1:
         return rows[0].to(dtype)
     return torch.cat([row.reshape(1) if row.dim() == 0 else row for row in rows]).to(dtype)

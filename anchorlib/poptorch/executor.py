@@ -41,7 +41,7 @@ def trainingModel(
     options: Options | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> PoplarExecutor:
-    """Wrap `model` so that calling it trains it.
+    """Return `model`, wrapped so that calling it trains it.
 
     A call runs deviceIterations weight updates, each with the averaged gradients of
     gradientAccumulation micro-batches. The loss is the tensor that `identity_loss` marked, else the
@@ -56,7 +56,7 @@ def trainingModel(
 
 
 def inferenceModel(model: nn.Module, options: Options | None = None) -> PoplarExecutor:
-    """Wrap `model` so that a call runs it without gradients on deviceIterations micro-batches.
+    """Return `model`, wrapped: a call runs it without gradients on deviceIterations micro-batches.
 
     Raises Error for impossible options, UnknownAnchorError for an anchor that names no tensor.
     """
@@ -67,9 +67,9 @@ def inferenceModel(model: nn.Module, options: Options | None = None) -> PoplarEx
 
 
 class PoplarExecutor:
-    """A model that is called as in PopTorch.
+    """A torch model, wrapped so that it is called as in PopTorch.
 
-    Attributes it lacks are looked up on the torch model.
+    Attributes that this class lacks are looked up on the torch model.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class PoplarExecutor:
         return getattr(self.__dict__["_model"], name)
 
     def isCompiled(self) -> bool:
-        """Whether the model was called or compiled, and not destroyed since."""
+        """Return whether the model was called or compiled, and `destroy` was not called since."""
         return self._traced is not None
 
     def isAttachedToDevice(self) -> bool:
@@ -173,7 +173,11 @@ class PoplarExecutor:
         self._traced = trace.traced(self._optimizer)
 
     def _forward(self, model: nn.Module, batch: MicroBatch, trace: Trace | None) -> Any:
-        """Run one micro-batch forward, and backward if the model is for training."""
+        """Run one micro-batch forward, and backward if this executor trains; return the output.
+
+        model: the wrapped model, or a copy of it. trace: notes the names of tensors; None: no names
+            are noted.
+        """
         args, kwargs = batch
         marked_losses()  # drop the losses that an interrupted forward has marked
         if self._optimizer is None:
@@ -228,7 +232,7 @@ class PoplarExecutor:
                 module.training = training
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Train with `optimizer` from now on."""
+        """Train with `optimizer` from now on. Raises MisuseError for an inference model."""
         if self._optimizer is None:
             raise MisuseError("an inference model has no optimizer")
         self._optimizer = optimizer
@@ -236,7 +240,7 @@ class PoplarExecutor:
     # -- anchors
 
     def getTensorNames(self) -> list[str]:
-        """The names that `anchorTensor` accepts, in the order in which a micro-batch computes them.
+        """Return the names that `anchorTensor` accepts, in the order in which they are computed.
 
         Raises MisuseError before the model was compiled or called.
         """

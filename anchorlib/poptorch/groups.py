@@ -74,7 +74,7 @@ class OptionGroup:
             )
 
     def freeze(self) -> None:
-        """Refuse every further change."""
+        """Refuse every further change of the group's options, with a FrozenOptionsError."""
         self._frozen = True
 
     def thaw(self) -> None:

@@ -61,7 +61,7 @@ def check_mode(mode: OutputMode | None, period: int | None, *, what: str) -> int
 def mode_for(
     mode: OutputMode, period: int, window: Window, *, what: str, per_update: bool = False
 ) -> Mode:
-    """The mode of anchorlib that records what PopTorch would return for one tensor.
+    """Return the mode of anchorlib that records what PopTorch would return for one tensor.
 
     per_update: the tensor is made once in each weight update, not in each micro-batch. Then a
         period that would be due in the middle of an update is refused.

@@ -45,7 +45,7 @@ def ipu_print_tensor(  # noqa: PLR0913  # PopTorch's arguments
     open_bracket: str = "(",
     close_bracket: str = ")",
 ) -> torch.Tensor:
-    """`anchorlib.print_tensor` under its PopTorch name; the return value may be ignored here."""
+    """Print `tensor` as `anchorlib.print_tensor` does, and return it; may be called for effect."""
     try:
         return print_tensor(
             tensor,
@@ -88,7 +88,7 @@ def identity_loss(x: torch.Tensor, reduction: str | int) -> torch.Tensor:
 
 
 def loss_of(output: Any) -> torch.Tensor:
-    """The tensor to call backward on: the loss marked last, else the last scalar of the output.
+    """Return the tensor to call backward on: the loss marked last, else the output's last scalar.
 
     Raises Error where the model has no loss, or where its loss is no scalar.
     """

@@ -120,7 +120,7 @@ class Options(OptionGroup):
     anchorMode = outputMode  # noqa: N815  # its name until PopTorch 2.3
 
     def defaultOutputMode(self) -> bool:
-        """Whether no output mode was chosen, so that the default is used."""
+        """Return whether no output mode was chosen: training returns Final, inference All."""
         return self.output_mode is OutputMode.Default
 
     def anchorTensor(
@@ -154,9 +154,9 @@ class Options(OptionGroup):
     # -- for models
 
     def for_model(self) -> Options:
-        """A frozen copy for one model.
+        """Return a frozen copy of these options for one model.
 
-        It shares its anchors, also later ones, with these options.
+        Anchors that are added to these options later are in the copy, too.
         """
         mine = self.clone()
         mine.anchored_tensors = self.anchored_tensors
@@ -167,25 +167,28 @@ class Options(OptionGroup):
         return mine
 
     def groups(self) -> tuple[OptionGroup, ...]:
-        """The groups of options that a model may depend on, these options among them."""
+        """Return the groups of options that a model may depend on, these options among them."""
         return (self, self.Training, self.Precision, self.Distributed)
 
     def window(self, *, training: bool) -> Window:
-        """How many weight updates a call has, and how many micro-batches each update."""
+        """Return how many weight updates a call has, and how many micro-batches each update.
+
+        training: whether the model is for training; a call for inference counts as one update.
+        """
         if training:
             return Window(self.device_iterations, self.Training.gradient_accumulation)
         return Window(1, self.device_iterations)
 
     def clone(self) -> Options:
-        """A copy that can be changed, even if these options are frozen."""
+        """Return a copy that can be changed, even if these options are frozen."""
         return copy.deepcopy(self)
 
 
 def _renamed(call: str, given: dict[str, Any], old: str, value: Any) -> Any:
-    """The argument under its present name, or under the one that it had until PopTorch 2.3.
+    """Return an argument of `call`: `value`, or that under the name that it had until PopTorch 2.3.
 
     given: the keyword arguments that were left over. old: the former name. Raises TypeError for an
-    unknown one.
+    unknown keyword argument.
     """
     olds = {"anchor_mode", "anchor_return_period"}
     unknown = set(given) - olds

@@ -54,7 +54,7 @@ _in_call: WeakSet[Session] = WeakSet()  # the sessions of calls that have not fi
 
 
 def _session() -> Session:
-    """The session to record with: the active one, a new one for ANCHOR_RUN, or one in memory."""
+    """Return the session to record with: the active one, else one for ANCHOR_RUN or in memory."""
     global _in_memory  # noqa: PLW0603  # one session a process
     session = active_session()
     if session is None and os.environ.get("ANCHOR_RUN"):
@@ -70,7 +70,7 @@ def _session() -> Session:
 
 
 def _sink_of(session: Session) -> CallSink | None:
-    """The sink of `session` if it is the session in memory, else None."""
+    """Return the sink of `session` if it is the session in memory, else None."""
     return _in_memory[1] if _in_memory is not None and _in_memory[0] is session else None
 
 
@@ -95,7 +95,7 @@ class Recording:
         self._added += new
 
     def begin(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Begin a call, at a step that is a multiple of the window's updates.
+        """Begin a call of the model, at a step that is a multiple of the updates in a call.
 
         The session then folds the records of exactly this call together.
         """
@@ -171,7 +171,7 @@ class Recording:
         return self._session is not None and leaves_out(self._session, self._steps)
 
     def rows(self, one: Anchor) -> list[torch.Tensor]:
-        """Copies of the tensors that the last call recorded under an anchor, in order.
+        """Return copies of the tensors that the last call recorded for the anchor `one`, in order.
 
         Raises Error where values were dropped because the queue was full.
         """

@@ -103,7 +103,7 @@ class Trace:
         return hook
 
     def traced(self, optimizer: torch.optim.Optimizer | None) -> Traced:
-        """The tensors noted so far, and those that `optimizer` will make when it steps."""
+        """Return the tensors noted so far, and those that `optimizer` will make when it steps."""
         names = dict(self._forward)
         names |= dict.fromkeys(self._state())  # parameters and buffers that no forward used
         names |= dict.fromkeys(f"Gradient___{name}" for name in self._backward)
@@ -116,7 +116,7 @@ class Trace:
 
 
 def _state_prefixes(optimizer: torch.optim.Optimizer) -> Iterable[str]:
-    """PopTorch's prefixes for the names of the state tensors that this optimizer will keep."""
+    """Return PopTorch's prefixes for the names of the state that `optimizer` will keep."""
     defaults = optimizer.defaults
     if "betas" in defaults:
         return (_STATE["exp_avg"], _STATE["exp_avg_sq"])

@@ -71,7 +71,7 @@ _number_of: Any = private(
 
 
 def sequence_number(node: Any) -> int:
-    """The number of an autograd node, in its thread's count of nodes; -1 where torch hides it."""
+    """Return an autograd node's number in its thread's count of nodes; -1 if unknown."""
     # Looked up on the type: a user may set any attribute on a custom Function's node.
     return -1 if _number_of is None else int(type(node)._sequence_nr(node))
 
@@ -93,7 +93,7 @@ passed_on = private(
 
 
 def _keeping_stash() -> Any:
-    """torch's function that passes an object on to threads, if it keeps the object alive.
+    """Return torch's function that passes an object on to threads, if it keeps the object alive.
 
     None for torch 2.6, which takes no reference to the object and later releases one.
     """
@@ -117,7 +117,7 @@ pass_on = private(
 
 
 class _Nothing:
-    """Replaces the class of `ctx` objects where torch hides it; nothing is an instance of it."""
+    """Replaces the class of `ctx` objects where this torch lacks it; it has no instances."""
 
 
 NodeContext: Any = private(
@@ -145,7 +145,7 @@ _engine = frame_code(
 
 
 def engine_code() -> CodeType:
-    """The code object of the function in which torch's Python calls autograd's engine."""
+    """Return the code object of the function in which torch's Python calls autograd's engine."""
     return _engine
 
 
@@ -171,7 +171,7 @@ private(
 
 
 def leaf_of(node: Any) -> torch.Tensor | None:
-    """The leaf for which a node accumulates gradients; None for a node of another kind."""
+    """Return the leaf for which `node` accumulates gradients; None for a node of another kind."""
     if type(node).__name__ != "AccumulateGrad":
         return None
     leaf = getattr(node, "variable", None)
@@ -190,7 +190,7 @@ RAW_SAVED: Final = "_raw_saved_"
 
 
 def saved_getters(node: Any) -> dict[str, Any]:
-    """The getters of the arguments that a node has saved for backward, by name (`_saved_eps`).
+    """Return the getters of the arguments that a node saved for backward, by name (`_saved_eps`).
 
     They are taken from the type's own dict: a custom Function may have any attribute so named.
     """
@@ -221,9 +221,9 @@ _FORWARD: Final = "_forward_cls"
 
 
 def compiled_outputs(node: Any) -> int | None:
-    """How many outputs of the compiled code that made `node` have gradients.
+    """Return how many outputs of the compiled code that made `node` have gradients.
 
-    0 for a Function of the user's whose name is that of torch's; None where torch hides the number.
+    0 for a Function of the user's whose name is that of torch's; None if it is unknown.
     """
     forward: Any = getattr(type(node), _FORWARD, None)
     if _function.fitting(forward) is None:

@@ -39,7 +39,10 @@ _region = later(
 
 
 def _loaded(door: Door) -> Any:
-    """The object of a door if its module is loaded, else None; warns if torch has moved it."""
+    """Return the object behind a private name of torch if its module is loaded, else None.
+
+    Warns, and returns None, where torch has moved the name.
+    """
     module, _, name = door.name.rpartition(".")
     holder = sys.modules.get(module)
     if holder is None:
@@ -66,7 +69,7 @@ def show_compiled_autograd() -> None:
 
 
 def backward_of_compiled_autograd() -> bool:
-    """Whether the backward under way was compiled by compiled autograd."""
+    """Return whether the backward under way was compiled by compiled autograd."""
     return bool(_loaded(_region))
 
 
@@ -109,7 +112,7 @@ _precise = later(
 def forget_compiled() -> bool:
     """Make dynamo compile all code anew, if it has compiled any; return whether it had.
 
-    True also where torch hides whether code was compiled.
+    True also where this torch does not tell whether code was compiled.
     """
     dynamo: Any = sys.modules.get("torch._dynamo")
     if dynamo is None:
@@ -145,12 +148,12 @@ def compile_hooks_of(model: object) -> Callable[[], None] | None:
 
 
 def count_compiled() -> int:
-    """How many graphs dynamo has compiled in this process; 0 where torch hides the count."""
+    """Return how many graphs dynamo has compiled in this process; 0 if unknown."""
     counters = _loaded(_counters)
     return 0 if counters is None else int(counters["stats"]["unique_graphs"])
 
 
 def emulates_precision() -> bool | None:
-    """Whether Inductor is set to round as eager code does; None where Inductor is not loaded."""
+    """Return whether Inductor is set to round as eager code does; None where it is not loaded."""
     setting = _loaded(_precise)
     return None if setting is None else bool(setting)

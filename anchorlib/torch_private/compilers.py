@@ -96,7 +96,10 @@ AOT_TEXTS: Final = "aot_graphs"
 
 
 def loggers_of(kind: str) -> list[logging.Logger]:
-    """The loggers through which torch logs this kind of message, in the modules that are loaded."""
+    """Return the loggers through which torch's loaded modules log messages of `kind`.
+
+    kind: a name that `torch._logging.set_logs` knows, such as "aot_graphs".
+    """
     every = dict(logging.Logger.manager.loggerDict)
     return [one for one in every.values() if getattr(one, "artifact_name", None) == kind]  # type: ignore[misc]
 
@@ -127,23 +130,23 @@ later(
 
 
 def is_in_torch(module: str) -> bool:
-    """Whether the installed torch has a file for this module; imports nothing."""
+    """Return whether the installed torch has a file for this module; imports nothing."""
     place = Path(fx.__file__).parents[2].joinpath(*module.split("."))
     return place.with_suffix(".py").exists() or place.is_dir()
 
 
 def inductors_graph() -> Any:
-    """The graph that Inductor is compiling."""
+    """Return the graph that Inductor is compiling."""
     from torch._inductor.virtualized import V
 
     return V.graph
 
 
 def node_lines(module: fx.GraphModule) -> tuple[Any, int] | None:
-    """The table from lines of a graph module's code to nodes, and the number of its first line.
+    """Return the table from lines of a graph module's code to nodes, and its first line's number.
 
-    torch writes the code of a graph module, one line for each node. None where torch hides the
-    table.
+    torch writes the code of a graph module, one line for each node. None where this torch
+    lacks the table.
     """
     lines = getattr(module, "_lineno_map", None)
     first = getattr(module, "_prologue_start", None)

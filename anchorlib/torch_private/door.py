@@ -72,7 +72,7 @@ def is_a(*types: type) -> Callable[[Any], bool]:
 
 
 def is_attribute(thing: object) -> bool:
-    """Whether an object found in a class is an attribute, or method, of the class's instances."""
+    """Return whether `thing`, found in a class, is an attribute or method of its instances."""
     return hasattr(type(thing), "__get__")
 
 
@@ -113,7 +113,7 @@ class Door:
             return None
 
     def fitting(self, thing: Any) -> Any:
-        """`thing`, which was found under the name, if it is of the right kind, else None."""
+        """Return `thing`, found in torch under this name, if it is of the right kind, else None."""
         if thing is None or self.kind(thing):
             return thing
         _others[self.name] = type(thing).__name__
@@ -176,7 +176,7 @@ def later(  # noqa: PLR0913  # the fields of a door
 ) -> Door:
     """Add a private name of a compiler to `DOORS` without looking it up; return its `Door`.
 
-    The arguments are those of `private`.
+    The arguments are the fields of that `Door`.
     """
     find = probe or (lambda: look_up(name))
     door = DOORS[name] = Door(name, purpose, loss, since, reach, False, find, kind)
@@ -184,7 +184,7 @@ def later(  # noqa: PLR0913  # the fields of a door
 
 
 def look_up(name: str) -> Any:
-    """The object with a dotted name, such as "torch.Tensor._version".
+    """Return the object with a dotted name, such as "torch.Tensor._version".
 
     Modules on the way are imported where they are not loaded. Raises AttributeError or ImportError
     where there is no such object.

@@ -113,7 +113,7 @@ def tell_marks() -> bool:
 
 
 class _NoContext:
-    """Replaces torch's `CompileContext` where torch hides it: no compilation is ever under way."""
+    """Replaces torch's `CompileContext` where this torch lacks it: no compilation is known."""
 
     @staticmethod
     def try_get() -> None:
@@ -141,7 +141,7 @@ _TRACER: Final = later(
 
 
 def _output() -> Any:
-    """The graph that dynamo is tracing; None where it traces none, or torch hides it."""
+    """Return the graph that dynamo is tracing; None where it traces none, or is unknown."""
     try:
         from torch._dynamo.symbolic_convert import InstructionTranslator
     except ImportError:
@@ -180,7 +180,7 @@ _ORIGINAL: Final = "_torchdynamo_orig_backend"
 
 
 def tracing_backend() -> str:
-    """The name of the backend that dynamo is tracing for; "" where it is not known."""
+    """Return the name of the backend that dynamo is tracing for; "" where it is not known."""
     wrapped = getattr(_output(), "compiler_fn", None)
     return str(getattr(getattr(wrapped, _ORIGINAL, wrapped), "compiler_name", ""))
 

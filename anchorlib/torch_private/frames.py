@@ -14,16 +14,16 @@ __all__ = ["call_code", "frame_code", "inner_call_code", "profiled_step_code"]
 
 
 def _never() -> None:
-    """A function that is never called.
+    """Do nothing; the code of this function stands in for that of a function that torch lacks.
 
-    Its code stands in for that of a function that torch lacks.
+    It is never called.
     """
 
 
 def _code(name: str, *given: Any) -> Callable[[], object]:
-    """A probe for a door: returns the code object of the function of torch's named `name`.
+    """Return a function that returns the code object of torch's function `name`.
 
-    given: if any, the function is called with these, and the code of what it returns is taken.
+    given: if any, torch's function is called with these, and the code of what it returns is taken.
     """
 
     def probe() -> object:
@@ -36,7 +36,12 @@ def _code(name: str, *given: Any) -> Callable[[], object]:
 def frame_code(
     name: str, purpose: str, loss: str, reach: AffectedPrograms, *given: Any
 ) -> CodeType:
-    """The code object of a function of torch's, by which a frame that runs it is recognized."""
+    """Return the code object of torch's function `name`, by which its frames are recognized.
+
+    purpose, loss, reach: see `private`. given: if any, torch's function is called with these, and
+    the code of what it returns is taken. Where this torch has no such function, the code of one
+    that is never called is returned.
+    """
     code: CodeType = private(
         name,
         purpose,
@@ -72,15 +77,18 @@ _profiled = frame_code(
 
 
 def call_code() -> CodeType:
-    """The code object of torch's function that calls a module."""
+    """Return the code object of torch's function that calls a module."""
     return _wrapped_call
 
 
 def inner_call_code() -> CodeType:
-    """The code object of torch's function that calls a module's forward and its hooks."""
+    """Return the code object of torch's function that calls a module's forward and its hooks."""
     return _inner_call
 
 
 def profiled_step_code() -> CodeType:
-    """The code object of torch's wrapper of `Optimizer.step`: a frame of it is a step under way."""
+    """Return the code object of torch's wrapper around `Optimizer.step`.
+
+    A frame that runs it shows that an optimizer's step is under way.
+    """
     return _profiled

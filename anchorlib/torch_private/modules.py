@@ -32,7 +32,7 @@ def _kept(name: str) -> Callable[[], object]:
 
 
 def _dicts(*names: str) -> Callable[[], object]:
-    """A probe for a door: returns True where a module has a dict under each of these names."""
+    """Return a function that returns True if modules have a dict under each of `names`, or None."""
     return lambda: all(isinstance(_MODULE.get(name), dict) for name in names) or None
 
 
@@ -66,21 +66,21 @@ _children = private(
 
 
 def own_parameters(module: nn.Module) -> Mapping[str, nn.Parameter | None]:
-    """The parameters of `module` itself, by name, without those of its submodules."""
+    """Return the parameters of `module` itself, by name, without those of its submodules."""
     if _parameters is None:
         return dict(module.named_parameters(recurse=False))
     return module._parameters
 
 
 def own_buffers(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
-    """The buffers of `module` itself, by name; a ScriptModule's mapping has no `get`."""
+    """Return the buffers of `module` itself, by name; a ScriptModule's mapping has no `get`."""
     if _buffers is None:
         return dict(module.named_buffers(recurse=False))
     return module._buffers
 
 
 def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
-    """The direct submodules of `module`, by name; one with several names is there under each."""
+    """Return the direct submodules of `module`, by name; a shared one under each of its names."""
     if _children is None:
         return dict(module.named_children())
     children: Mapping[str, nn.Module | None] = getattr(module, CHILDREN)
@@ -88,7 +88,7 @@ def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
 
 
 def held_by_modules(module: nn.Module) -> tuple[list[object], list[object]]:
-    """The submodules and the parameters that `module` itself has, as two lists.
+    """Return the submodules and the parameters that `module` itself has, as two lists.
 
     Both are empty before the module's constructor has begun.
     """
@@ -141,7 +141,7 @@ this torch, which is warned of.
 
 
 def is_wrapper_link(module: nn.Module, name: str) -> bool:
-    """Whether `name` is the attribute in which a wrapper (torch.compile, FSDP) keeps its module.
+    """Return whether `name` is an attribute in which wrappers (torch.compile, FSDP) keep a module.
 
     Warns, once, if `module` is a wrapper that keeps its module under a name not known here.
     """
@@ -177,9 +177,9 @@ _before_forward: Any = private(
 
 
 def forward_hook_dicts(module: nn.Module) -> tuple[Any, Any, Any] | None:
-    """A module's dicts of hooks after its forward: all; those with keywords; those always called.
+    """Return a module's dicts of hooks after its forward; None where this torch lacks them.
 
-    None where torch hides them.
+    They are all hooks, flags of those that take keywords, and flags of those that run in any case.
     """
     if _after_forward is None:
         return None
@@ -191,9 +191,9 @@ def forward_hook_dicts(module: nn.Module) -> tuple[Any, Any, Any] | None:
 
 
 def forward_pre_hook_dicts(module: nn.Module) -> tuple[Any, Any] | None:
-    """A module's dicts of hooks before its forward: all hooks; those with keywords.
+    """Return a module's dicts of hooks before its forward; None where this torch lacks them.
 
-    None where torch hides them.
+    They are all hooks, and flags of those that take keywords.
     """
     if _before_forward is None:
         return None
@@ -210,6 +210,6 @@ _scripting: Any = private(
 
 
 def wrap_scripting(wrap: Callable[[Any], Any]) -> None:
-    """Replace torch's function that scripts a module by `wrap(function)`, unless torch hides it."""
+    """Replace torch's function that scripts a module by `wrap(function)`, if it is there."""
     if _scripting is not None:
         torch.jit._recursive.create_script_module = wrap(_scripting)

@@ -26,7 +26,7 @@ _schema: Any = private(
 
 
 def schema_of(overload: Any) -> Any:
-    """The schema of an operator's overload. Raises MovedError where torch hides it."""
+    """Return the schema of an operator's overload. Raises MovedError where this torch lacks it."""
     if _schema is None:
         raise MovedError(DOORS[_SCHEMA].said)
     return overload._schema
@@ -46,7 +46,7 @@ def wrap_operator_call(
 ) -> None:
     """Make calls of our `operator` run `entry(f)`, where f is the function that they run so far.
 
-    Does nothing where torch hides that function.
+    Does nothing where this torch lacks that function.
     """
     if _entry is not None:
         operator._op = entry(operator._op)

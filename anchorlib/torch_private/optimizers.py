@@ -30,9 +30,9 @@ _before_steps: Any = private(
 
 
 def global_step_hooks(*, before: bool) -> Any:
-    """The dict of hooks that run before, or after, each step of any optimizer.
+    """Return the dict of hooks that run before, or after, each step of any optimizer.
 
-    None where torch hides it.
+    None where this torch lacks it.
     """
     return _before_steps if before else _after_steps
 
@@ -51,7 +51,7 @@ _one_optimizers: Any = private(
 
 
 def step_pre_hooks(optimizer: Optimizer) -> Any:
-    """The dict of hooks that run before a step of `optimizer`; None where torch hides it."""
+    """Return the dict of hooks that run before a step of `optimizer`; None if torch lacks it."""
     return None if _one_optimizers is None else optimizer._optimizer_step_pre_hooks
 
 
@@ -68,6 +68,6 @@ private(
 
 
 def scale_of(scaler: GradScaler) -> torch.Tensor | None:
-    """The loss scale of `scaler`; None before its first use."""
+    """Return the loss scale of `scaler`; None before its first use."""
     scale = getattr(scaler, _SCALE, None)
     return scale if isinstance(scale, torch.Tensor) else None

@@ -63,12 +63,12 @@ _QUICK: Final = hooks_are_known and _node_takes is not None
 
 
 def hooks_of(x: torch.Tensor) -> dict[Any, Any]:
-    """The hooks of a tensor, by key; empty where torch hides them."""
+    """Return the hooks of a tensor, by key; empty where this torch lacks them."""
     return (x._backward_hooks or {}) if hooks_are_known else {}
 
 
 def hooks_of_new(x: torch.Tensor) -> dict[Any, Any]:
-    """A leaf's dict of hooks, which is created if the leaf has none yet."""
+    """Return a leaf's dict of hooks, which is created if the leaf has none yet."""
     if x._backward_hooks is None:
         x._backward_hooks = OrderedDict()
     return x._backward_hooks
@@ -104,9 +104,9 @@ _version: Any = private(
 
 
 def version(x: torch.Tensor) -> int:
-    """How often the memory of `x` was written.
+    """Return how often the memory of `x` was written.
 
-    Where torch hides the count each call returns a new number, as if `x` had been written since.
+    Where this torch lacks the count, each call returns a new number, as if `x` had been written.
     """
     if _version is None:
         return next(_changes)
@@ -119,11 +119,11 @@ class StorageRef(Protocol):
     cdata: int
 
     def expired(self) -> bool:
-        """Whether the storage has been freed."""
+        """Return whether the storage has been freed."""
 
 
 class _Gone:
-    """Replaces torch's weak reference to a storage where torch hides it; counts as expired."""
+    """Stands in for torch's weak reference to a storage if torch lacks it; counts as expired."""
 
     def __init__(self, storage: Any) -> None:
         self.cdata = storage_key(storage)
@@ -166,11 +166,11 @@ _storage_address: Any = private(
 
 
 def data_address(x: torch.Tensor) -> int:
-    """The address of the first value of `x`; a lazy clone's memory is not copied to get it.
+    """Return the address of the first value of `x`; a lazy clone's memory is not copied to get it.
 
     `Tensor.data_ptr` gives the same address, and makes a lazy clone a copy of its own before. 0 for
-    a tensor that has no memory, and where torch hides the address. Raises RuntimeError for a tensor
-    without a storage.
+    a tensor that has no memory, and where this torch lacks the function. Raises RuntimeError for a
+    tensor without a storage.
     """
     address: int = _storage_address(x)  # of the storage, so that views have that of their base
     offset: Any = x.storage_offset()  # mostly 0; a traced step asks for thousands of addresses
@@ -198,7 +198,10 @@ _sparse: Any = private(
 
 
 def sparse_parts(x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Indices and values of a sparse COO tensor. Raises MovedError where torch hides them."""
+    """Return the indices and values of a sparse COO tensor, by these names, as they are stored.
+
+    Raises MovedError where this torch lacks them.
+    """
     if _sparse is None:
         raise MovedError(DOORS["torch.Tensor._indices"].said)
     return {"indices": x._indices(), "values": x._values()}
@@ -215,7 +218,7 @@ _shard = later(
 
 
 def has_local_tensor(x: object) -> bool:
-    """Whether `x` is a DTensor.
+    """Return whether `x` is a DTensor.
 
     Its type tells, not its attributes: a user may set any attribute on a tensor.
     """
@@ -225,7 +228,7 @@ def has_local_tensor(x: object) -> bool:
 
 
 def local_tensor(x: Any) -> torch.Tensor:
-    """The local shard of a DTensor, read without any collective."""
+    """Return the local shard of the DTensor `x`, read without any collective."""
     shard: torch.Tensor | None = getattr(x, _LOCAL, None)
     if not isinstance(shard, torch.Tensor):
         if type(x).__module__.startswith("torch."):  # others may have an attribute of this name

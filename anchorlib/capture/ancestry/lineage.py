@@ -60,7 +60,7 @@ class LineageTracker:
         self._warned = False
 
     def know(self, parts: Parts) -> None:
-        """Learn the names of a watched model's parameters."""
+        """Learn a watched model's parameters by name, so that walks end at them."""
         self.marks.know(parts)
         self._generation += 1
 
@@ -77,9 +77,9 @@ class LineageTracker:
     ) -> None:
         """Find from what `x`, observed at `at`, was computed; mark `x` so that walks end at `x`.
 
-        plan: what is recorded of `x`, with its name. node: the autograd node that made `x`.
-        grad: whether the gradient of `x` is recorded. shape: that of `x`, if the caller has it.
-            given: the module whose output `x` is, with its arguments.
+        plan: what is recorded of `x`, with its name. node: the autograd node that made `x`; None
+            for a leaf. grad: whether the gradient of `x` may be recorded. shape: the shape of `x`,
+            if the caller has it. given: the module whose output `x` is, with its arguments.
         Raises nothing.
         """
         try:
@@ -94,7 +94,7 @@ class LineageTracker:
             self._warn(plan.name, fault)
 
     def see_buffer(self, name: str, at: At, shape: tuple[int, ...]) -> None:
-        """State once that the parents of the buffer `name` are unknown.
+        """State, once a phase, that it is unknown from what the buffer `name` was computed.
 
         A buffer is recorded when a pass begins, and nothing tells what wrote it.
         """
@@ -115,10 +115,12 @@ class LineageTracker:
         """Walk from a site that may have new edges, and return whether `x` is to be marked.
 
         A site is a name, phase, pass, call and shape; edges say from what a tensor was computed.
+        False is returned where neither value nor gradient of `x` is recorded, or where a functorch
+        transform wraps `x`.
 
-        here: the key under which `plan` remembers that the site was walked from; None for a nested
-            tensor, each of which has a size of its own, so that remembering them all would never
-            end.
+        grad: whether the gradient of `x` may be recorded. here: the key under which `plan`
+            remembers that the site was walked from; None for a nested tensor, each of which has a
+            size of its own, so that remembering them all would never end.
         """
         _step, pass_index, call, phase = at
         site = (plan.name, phase, pass_index, call, known_sizes(x))
@@ -152,10 +154,11 @@ class LineageTracker:
         self._tell_new(site, at.step, ancestry, follows=follows)
 
     def _tell_new(self, site: Site, step: int, ancestry: Ancestry, *, follows: bool) -> None:
-        """State the edges of a site unless equal edges were stated for it last.
+        """State from what the tensor at a site was computed, unless this was stated for it last.
 
-        A site is a name, phase, pass, call and shape. A site without edges of its own has the first
-        edges that were stated for its name, phase and call.
+        A site is a name, phase, pass, call and shape. For a site of which nothing was stated, the
+        first statement about its name, phase and call holds. step: from which on this is true.
+        follows: whether the gradient of the tensor is recorded.
         """
         name, phase, pass_index, call, shape = site
         first, content = (name, phase, call), hash((ancestry, follows))

@@ -29,7 +29,7 @@ Mark = tuple[object, str, At]  # token of the session's marks, the tensor's name
 
 
 class Marks:
-    """The marks that one session sets and recognizes; marks of other sessions are ignored."""
+    """The marks by which one session recognizes anchored tensors; other sessions' are ignored."""
 
     def __init__(self) -> None:
         self._token = object()
@@ -38,7 +38,7 @@ class Marks:
         self._leaves: list[Hung] = []
 
     def know(self, parts: Parts) -> None:
-        """Learn the names of a watched model's parameters."""
+        """Learn a watched model's parameters by name, so that `parameter_name` knows them."""
         # The weak reference is to the parts: torch refuses to swap a tensor that has one.
         held = ref(parts)
         self._parameters |= {id(one): (held, name) for name, one in parts.parameters.items()}
@@ -62,21 +62,24 @@ class Marks:
         self._storages.note(x, (self._token, name, at))
 
     def mark_of(self, node: Any, number: int) -> Mark | None:
-        """Return which anchored tensor output `number` of `node` is, by its mark; None if none."""
+        """Return the mark of output `number` of the autograd node `node`; None if not anchored.
+
+        A mark has the name and the coordinates of the anchored tensor.
+        """
         return self._ours(node.metadata.get(_key(number)))
 
     def mark_of_leaf(self, leaf: torch.Tensor) -> Mark | None:
-        """Return which anchored tensor `leaf` is, by its mark; None if none."""
+        """Return the mark of `leaf` (anchored name and coordinates); None if it is not anchored."""
         return self._ours(next((hook.mark for hook in _leaf_marks(leaf)), None))
 
     def _ours(self, mark: Mark | None) -> Mark | None:
         return mark if mark is not None and mark[0] is self._token else None
 
     def mark_of_memory(self, x: torch.Tensor) -> tuple[Mark, str] | None:
-        """Return which anchored tensor has the memory of `x`; None if none.
+        """Return the mark of the anchored tensor that has the memory of `x`; None if none has.
 
-        With its mark comes how `x` differs from that tensor: "detach" or "view", or "" if it does
-        not.
+        A mark has the tensor's name and coordinates. The second value says how `x` differs from
+        that tensor: "detach" or "view", or "" if it does not.
         """
         known = self._storages.anchored_tensor_of(x)
         return known if known is not None and known[0][0] is self._token else None

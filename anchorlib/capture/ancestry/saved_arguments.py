@@ -101,7 +101,10 @@ _NUMBERS: Final[dict[torch.dtype, Any]] = {
 
 
 def arguments(node: Any) -> str:
-    """Return a node's scalar arguments by name, as "alpha=1, beta=0.5"; "" if it saved none."""
+    """Return the arguments that an autograd node saved, as "alpha=1, beta=0.5"; "" if none.
+
+    Of tensors, only small ones on the CPU are described. A text of more than 256 characters is cut.
+    """
     getters = saved_getters(node)
     texts = [
         f"{name.removeprefix(SAVED)}={text}"
@@ -120,13 +123,16 @@ def _describes_elements(text: str) -> bool:
 
 
 def _outputs(node: Any) -> str:
-    """Return which outputs of the nodes before it `node` takes; "" if the first of each."""
+    """Return which output of each node before it `node` takes, as "outputs=(1)"; "" if all 0."""
     numbers = [number for source, number in node.next_functions if source is not None]
     return f"outputs=({', '.join(map(str, numbers))})" if any(numbers) else ""
 
 
 def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
-    """Return one saved argument as text; "" if it is not a scalar, or backward has freed it."""
+    """Return the saved argument `name` of `node` as text; "" if it has none or backward freed it.
+
+    Arguments without a text are shapes, large tensors, and tensors that the operation made itself.
+    """
     short = name.removeprefix(SAVED)
     if short.endswith(_SIZES) or "_sym_" in short:
         return ""
@@ -160,7 +166,7 @@ def _weighs(node: Any) -> bool:
 
 
 def _number(tensor: Any) -> str:
-    """Return the number in a tensor without dimensions as text; "" for any other tensor.
+    """Return the number in a CPU tensor without dimensions as text; "" for any other tensor.
 
     A number that the program keeps in a tensor is shown as "tensor(0.5)", one that torch wrapped as
     "0.5".
@@ -235,7 +241,7 @@ def _mask(mask: Any) -> str:
 
 
 def _once(tensor: Any) -> np.ndarray[Any, Any] | None:
-    """Return what `_elements` returns, with the repetitions of an expanded tensor left out."""
+    """Return a small CPU tensor's elements, those of an expanded axis once; None as `_elements`."""
     values = _elements(tensor)
     if values is None:
         return None
@@ -273,7 +279,7 @@ def _digest(values: np.ndarray[Any, Any]) -> str:
 
 
 def _figures(values: np.ndarray[Any, Any]) -> tuple[float, float, float]:
-    """Return mean, spread (standard deviation) and first element.
+    """Return mean, spread (standard deviation) and first element of `values`.
 
     A mean or a first element that is small beside the spread is returned as 0: rounding decides its
     digits.

@@ -31,7 +31,7 @@ Given = tuple[torch.nn.Module, tuple[Any, ...], Mapping[str, Any]]
 
 
 class Ancestry(NamedTuple):
-    """What a walk found: values for the fields of `Edges` that have these names."""
+    """From what a tensor was computed, as a walk found it; the fields are those of `Edges`."""
 
     parents: tuple[Parent, ...] = ()
     ops: tuple[str, ...] = ()
@@ -55,7 +55,10 @@ class Walk:
         self._missing: dict[str, None] = {}
 
     def back_from(self, x: torch.Tensor) -> Ancestry:
-        """Return the parents of `x`, and the operations between them and `x`."""
+        """Return the nearest anchored tensors and parameters before `x`, and the operations after.
+
+        `Ancestry.missing` says why some may be missing, as after more than 10,000 operations.
+        """
         root: Any = x.grad_fn
         if root is None:
             return self._leaf(x) if x.requires_grad else self._unfollowed(x)
@@ -162,8 +165,8 @@ class Walk:
     def _collect(self, root: Any) -> dict[Any, list[Any]]:
         """Return all nodes from `root` back to the parents, each with the list of its inputs.
 
-        An input is another node, or a number as in `Edges.inputs` that stands for a parent or for
-        nothing.
+        An input is another node, or a number as in `Edges.inputs`: -k for the k-th parent, 0 for a
+        value that autograd does not follow. The search ends after more than _MAX_NODES nodes.
         """
         nodes: dict[Any, list[Any]] = {}
         waiting = [root]
@@ -211,7 +214,7 @@ def _tensors(given: Given) -> list[torch.Tensor]:
 
 
 def _is_leaf(given: Given) -> bool:
-    """Return whether the module has no submodules."""
+    """Return whether the called module in `given` has no submodules."""
     return next(given[0].children(), None) is None
 
 

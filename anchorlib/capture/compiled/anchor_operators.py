@@ -1,6 +1,6 @@
 """The operators that anchors leave in compiled code, and what calls each of them.
 
-    value     observes a tensor's value; returns its `where`   call    counts a place, no tensor
+    value     observes a tensor's value; returns its `where`   call    counts a call, no tensor
     gradient  observes a gradient, in backward                 notice  notes that a gradient came
     leaf      observes the gradient of a leaf                  refuse  raises an error of tracing
 

@@ -58,8 +58,9 @@ def anchor_compiled(x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: 
 def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False) -> None:
     """Observe an input or output of a watched module, if its watch selected the value or gradient.
 
-    watch: the watch's number. root: whether `x` is an output of the whole watched model: then the
-        arrival of a gradient is noted even if nothing of it is recorded, since that ends a pass.
+    watch: the number of the model's `ModelWatch`. root: whether `x` is an output of the whole
+        model: then the arrival of a gradient is noted even if nothing of it is recorded, since that
+        ends a pass.
     """
     value, grad = traced_constants.chosen(watch, name)
     if not (value or grad or root):
@@ -77,7 +78,7 @@ def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False
 def enter_root(watch: int, *, training: bool) -> None:
     """Leave an operator in the graph which notes that the forward of a watched model begins.
 
-    watch: the number of the model's watch. training: whether the model is in training mode.
+    watch: the number of the model's `ModelWatch`. training: whether the model is in training mode.
     """
     if torch.compiler.is_exporting():
         return
@@ -86,9 +87,9 @@ def enter_root(watch: int, *, training: bool) -> None:
 
 
 def leave_root(watch: int) -> None:
-    """Note in the graph's program that the forward of a watched model has ended.
+    """Note, in the list of the graph's anchors, that the forward of a watched model has ended.
 
-    The program is the list of a graph's anchors. watch: the number of the model's watch.
+    watch: the number of the model's `ModelWatch`.
     """
     if torch.compiler.is_exporting():
         return
@@ -104,13 +105,13 @@ class TracedPhase:
         self._name = name
 
     def __enter__(self) -> None:
-        """Note in the graph's program that records carry the phase `name` from here on."""
+        """Note, in the list of the graph's anchors, that records carry the phase from here on."""
         refusal = traced_constants.add_phase(self._name)
         if refusal is not None:
             anchor_operators.refuse(*refusal)
 
     def __exit__(self, *_exception: object) -> None:
-        """Note in the graph's program that the phase ends: the phase around it holds again."""
+        """Note, in the list of the graph's anchors, that the phase ends and the outer one holds."""
         traced_constants.add_phase(None)
 
 
@@ -124,9 +125,11 @@ def follow(x: torch.Tensor, hook: Hook) -> None:
 def _follow(
     x: torch.Tensor, where: torch.Tensor, fields: traced_constants.AnchorFields, use: str
 ) -> None:
-    """Hook the gradient of `x`.
+    """Hook the gradient of `x`, if `x` needs one.
 
-    use: "gradient" records it, "notice" only notes that it came, "" does nothing.
+    where: the coordinates of the value, as a small tensor. fields: the anchor's name, modes, the
+        number of its graph's program, and its index there. use: "gradient" records the gradient,
+        "notice" only notes that it came, "" does nothing.
     """
     name, modes, program, site = fields
     if not x.requires_grad or not use:

@@ -31,7 +31,7 @@ class CompileWarnings:
         self._told_marks = False
 
     def tell_marks(self) -> None:
-        """Log, once, which of our ways to steer dynamo this version of torch does not have."""
+        """Log, once, which functions to steer dynamo this version of torch does not have."""
         self._told_marks = self._told_marks or tell_marks()
 
     def overdue(self, upcoming: int | None) -> list[str]:
@@ -58,7 +58,10 @@ class CompileWarnings:
             )
 
     def tell_rounding(self, name: str, dtype: torch.dtype) -> None:
-        """Warn that an anchor makes Inductor round a value that it would have kept in float32."""
+        """Warn that the anchor `name` makes Inductor round a value that it would keep in float32.
+
+        No warning is logged where Inductor rounds all such values, as eager code does.
+        """
         if not emulates_precision():
             self.warn(
                 "rounding",

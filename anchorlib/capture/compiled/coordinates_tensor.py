@@ -30,13 +30,16 @@ class PackedCoordinates:
         self._phases: list[str] = []
 
     def encode(self, at: At) -> tuple[int, ...]:
-        """Return the five numbers of `where`; a phase gets a number when it is first seen."""
+        """Return `at` as five numbers, which stand for session, step, pass, call and phase.
+
+        A phase gets a number when it is first seen.
+        """
         if at.phase not in self._phases:
             self._phases.append(at.phase)
         return (self._serial, at.step, at.pass_index, at.call, self._phases.index(at.phase))
 
     def decode(self, where: torch.Tensor) -> At | None:
-        """Return the coordinates in `where`; None where this session did not write them."""
+        """Return the coordinates in the tensor `where`; None if another session wrote it."""
         serial, step, pass_index, call, phase = where.tolist()
         if serial != self._serial:
             return None

@@ -50,7 +50,10 @@ class Watched(Protocol):
         """Return whether the value, and whether the gradient of `name` is recorded."""
 
     def enter(self, *, training: bool, gradients: bool) -> None:
-        """Note that the model's forward begins, so that its pass and phase are known."""
+        """Note that the model's forward begins, so that its pass and phase are known.
+
+        training: whether the model is in training mode. gradients: whether gradients are enabled.
+        """
 
     def leave(self) -> None:
         """Note that the forward of the model has ended, so that its phase ends."""
@@ -71,8 +74,8 @@ class _Execution:
 class Executions:
     """The executions of compiled graphs in one session.
 
-    plan_of: returns the plan of a name and the text of its modes, or None if its calls are not
-        counted. watched: the watched models, by the number of their watch.
+    plan_of: returns, for a name and the text of its modes, what is recorded of it, or None if its
+        calls are not counted. watched: the watched models, by the number of their watch.
     """
 
     def __init__(
@@ -114,8 +117,9 @@ class Executions:
     def backward(self, program: Program, site: int, place: AnchorPlace) -> tuple[At | None, bool]:
         """Return the coordinates of a value's operator run in backward, and whether to record it.
 
-        The value is recorded if the operator stands in a custom Function.backward. Otherwise
-        activation checkpointing repeats forward, where the value was recorded already.
+        site: the index of `place`, the operator's anchor, in the graph's program. The value is
+            recorded if the operator stands in a custom Function.backward. Otherwise activation
+            checkpointing repeats forward, where the value was recorded already.
         """
         if place.backward:
             plan = self._plan_of(place.name, place.modes)
@@ -144,7 +148,10 @@ class Executions:
         return None if execution is None else execution.at.get(site)
 
     def end_step(self) -> None:
-        """Forget the executions of the step that has ended, except for the latest of each graph."""
+        """Forget the executions of the step that has ended, but the last 16 of each graph.
+
+        A backward that runs after the end of its step needs them.
+        """
         self._running.clear()
         self._again.clear()
         for recent in self._recent.values():
@@ -208,7 +215,10 @@ class Executions:
         return None if recent is None else recent.get(_node_number())
 
     def _repeated(self, program: Program, site: int) -> _Execution | None:
-        """Return the execution that activation checkpointing repeats; None where unknown."""
+        """Return the execution that activation checkpointing repeats; None where unknown.
+
+        Also notes that the operator at `site` has run again.
+        """
         execution = self._of_node(program)
         if execution is None and _node_number() < 0:
             execution = self._last_not_repeated(program, site)  # compiled autograd runs no node
@@ -226,7 +236,7 @@ class Executions:
         """Return the execution that reentrant checkpointing repeats; None where it is not known.
 
         Its forward ran as another program, without gradients, and the coordinates of the calls of
-        each name were remembered then.
+        each name were remembered then. site: the operator that runs, as an index in `program`.
         """
         key = (program.number, _node_number())
         execution = self._again.get(key)

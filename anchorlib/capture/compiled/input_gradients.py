@@ -25,7 +25,8 @@ def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -
     """Observe the gradient `g` of a leaf, and return it.
 
     The hook that is registered on the leaf is a partial of this function with all arguments but
-    `g`.
+    `g`. They identify the anchor: its name, its modes, the number of its graph's program (list of
+    anchors), and its index there.
     """
     if torch.compiler.is_compiling():  # by compiled autograd
         anchor_operators.leaf(g, name, modes, program, site)
@@ -40,9 +41,9 @@ def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -
 
 @natively
 def see_input(g: torch.Tensor | None, name: str, modes: str) -> None:
-    """Tell the observer of a gradient that the hook of a non-leaf input of compiled code was given.
+    """Report to the session's observer what a hook on a non-leaf input of compiled code was given.
 
-    g: None where no gradient reached the hook.
+    g: the gradient of the input; None where none reached the hook. name, modes: the anchor's.
     """
     observer = anchor_operators.current()
     if observer is not None:

@@ -38,8 +38,8 @@ def define(
 ) -> Any:
     """Define and return the operator `anchorlib::name`, which runs `kernel`.
 
-    signature: as torch writes it, after the name. shape: that of the int64 CPU tensor which
-        `kernel` returns; None where it returns nothing.
+    signature: the arguments and result, as torch writes them after the name. shape: the shape of
+        the int64 CPU tensor that `kernel` returns; None where it returns nothing.
     """
     full = f"{name}_{_VERSION}"
     _library.define(f"{full}{signature}", tags=_TAGS)

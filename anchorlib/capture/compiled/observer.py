@@ -62,7 +62,7 @@ class CompiledObserver:
     # -- called by operators
 
     def value(self, x: torch.Tensor | None, anchor: AnchorReference) -> tuple[int, ...]:
-        """Observe `x` (None: only count its place), and return its coordinates as encoded numbers.
+        """Observe `x` (None: only count the call), and return its coordinates as encoded numbers.
 
         anchor: the anchor whose operator runs.
         Returns NOWHERE if nothing was observed. Raises nothing but UnsupportedError, for a tensor
@@ -118,7 +118,7 @@ class CompiledObserver:
         return self._where(at)
 
     def _know(self, program: Program | None, anchor: AnchorReference) -> None:
-        """Let `_ordinary_value` observe at `anchor`, an anchor, unless its gradients are lost."""
+        """Have `_ordinary_value` observe at `anchor` from now on, if its gradient can be hooked."""
         if program is None or not anchor.name or anchor.site in program.lost:
             return
         plan = self._plan(anchor.name, anchor.modes)
@@ -155,6 +155,7 @@ class CompiledObserver:
     def leaf_gradient(self, g: torch.Tensor, anchor: AnchorReference, leaf: int = -1) -> None:
         """Observe the gradient of a leaf once in each backward, at the coordinates of its last use.
 
+        If that use belongs to an earlier pass, the coordinates of this moment are taken instead.
         leaf: the id of the tensor, as several leaves may have one name; -1 where it is not known.
         """
         program, task = program_of(anchor), graph_task()
@@ -196,7 +197,10 @@ class CompiledObserver:
         self._warnings.declared.setdefault(name, self._observer.clock.step)
 
     def skip(self, name: str, kind: str, reason: str) -> None:
-        """Count an anchor that will give no record of this kind in the code being traced."""
+        """Count that the anchor `name` gives no record of `kind` in the code that is being traced.
+
+        kind: "value" or "grad". reason: why, as text for the gap.
+        """
         self._observer.recorder.skip(name, kind, reason, self._observer.clock.step)
 
     def settle(self) -> None:
@@ -222,9 +226,9 @@ class CompiledObserver:
     # -- places
 
     def _place(self, program: Program | None, anchor: AnchorReference) -> tuple[At | None, bool]:
-        """Return the coordinates of a value's operator that runs now, and whether to record it.
+        """Return the coordinates of the value's operator that runs now, and whether to record it.
 
-        The coordinates are None where the operator counts for nothing.
+        The coordinates are None where nothing is recorded or counted at the operator.
         """
         if program is None:  # the graph was traced in another process
             plan = self._plan(anchor.name, anchor.modes) if anchor.name else None

@@ -40,7 +40,8 @@ def connect_printer(
 def print_compiled(x: torch.Tensor, title: str, print_gradient: bool, form: PrintFormat) -> None:  # noqa: FBT001
     """Leave the operators of a `print_tensor` call in the graph that is being traced.
 
-    title: the name to print. form: how to print it, the further arguments of `print_tensor`.
+    title: the name to print. print_gradient: whether the gradient is printed, too. form: how to
+        print, as the further arguments of `print_tensor`.
     """
     if torch.compiler.is_exporting():
         return

@@ -20,7 +20,10 @@ Record = Callable[[torch.Tensor], None]
 
 
 def depends_on_order(streams: Sequence[Stream]) -> bool:
-    """Return whether the records of any of `streams` depend on the order of its observations."""
+    """Return whether any of `streams` has a mode that counts or folds, which needs program order.
+
+    Such modes are Sum, Final, and EveryN that counts records.
+    """
     modes = (stream.fold.mode for stream in streams)
     return any(
         isinstance(mode, Sum | Final) or (isinstance(mode, EveryN) and mode.unit == "record")
@@ -47,13 +50,17 @@ class ProgramOrder:
         queue.take(site, x, record)
 
     def settle(self) -> None:
-        """Record the observations that still wait for earlier ones of the program."""
+        """Record the observations that still wait for earlier observations of the program."""
         for queue in self._queues.values():
             queue.settle()
 
 
 class _Queue:
-    """The queue of one key; each execution of the graph visits each of `sites` once."""
+    """The observations of one key (name and modes) that wait for earlier ones of the program.
+
+    sites: indices of the key's anchors in the graph's program, in program order; each execution of
+        the graph visits each of them once.
+    """
 
     __slots__ = ("_next", "_sites", "_waiting")
 
@@ -79,7 +86,7 @@ class _Queue:
             self._next = 0
 
     def settle(self) -> None:
-        """Record the waiting observations: the sites that they waited for will not come."""
+        """Record the waiting observations: the earlier ones that they waited for will not come."""
         for site in self._sites:
             if site in self._waiting:
                 kept, record = self._waiting.pop(site)

@@ -53,7 +53,7 @@ class AnchorReference(NamedTuple):
 class AnchorPlace:
     """An event of a program: an anchor or a watched tensor in the traced code.
 
-    name: "" for a place that records nothing, where only its pass is noticed.
+    name: the tensor's; "" for a place that records nothing and only takes part in counting passes.
     modes: canonical texts joined by commas, "" for the session's modes, or `watch:N`.
     gradients: whether gradients were enabled at the place.
     backward: whether the place is in a custom Function.backward.
@@ -71,8 +71,8 @@ class AnchorPlace:
 class Enter:
     """An event of a program: the forward of a watched model begins.
 
-    watch: the number of its watch. training: whether the model is in training mode. gradients:
-        whether gradients are enabled.
+    watch: the number of the model's `ModelWatch`. training: whether the model is in training mode.
+        gradients: whether gradients are enabled.
     """
 
     watch: int
@@ -84,7 +84,7 @@ class Enter:
 class Leave:
     """An event of a program: the forward of a watched model has ended.
 
-    watch: the number of its watch.
+    watch: the number of the model's `ModelWatch`.
     """
 
     watch: int
@@ -126,7 +126,8 @@ class Program:
     def sites(self, name: str, modes: str) -> list[int]:
         """Return the sites of a name's anchors that each execution visits exactly once, in order.
 
-        A site is an index in `events`. modes: as in `AnchorPlace.modes`.
+        A site is an index in `events`. modes: the texts of the anchors' modes joined by commas, ""
+            for the session's modes, or `watch:N` for tensors of the watched model number N.
         """
         for site in range(self._counted, len(self.events)):
             event = self.events[site]

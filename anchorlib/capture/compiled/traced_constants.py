@@ -62,11 +62,11 @@ def place_anchor(
     other: str,
     gradients: bool,  # noqa: FBT001  # called by dynamo
 ) -> tuple[AnchorFields, tuple[str, str] | None]:
-    """Add an anchor to the program of the graph that is being traced.
+    """Add an anchor to the program (list of anchors) of the graph that is being traced.
 
-    name: as the user gave it. described: the mode as nested constants; None: the session's. other:
-        the class of the anchored object if that is not a tensor, or "". gradients: whether
-        gradients are enabled.
+    name: as the user gave it. described: the mode as nested constants; None for the session's
+        modes. other: the class of the anchored object if that is not a tensor, or "". gradients:
+        whether gradients are enabled.
     Returns the arguments of the anchor's operators, and the class and message of an error, or None.
     """
     try:
@@ -85,7 +85,11 @@ def place_anchor(
 
 @constant
 def chosen(watch: int, name: str) -> tuple[bool, bool]:
-    """Return whether a watch selected the value, and whether the gradient of `name`."""
+    """Return whether the value, and whether the gradient of `name` is recorded in a watched model.
+
+    watch: the number of the model's `ModelWatch`. Both are False where the active session has none
+        of that number.
+    """
     observer = anchor_operators.current()
     watched = None if observer is None else observer.watched.get(watch)
     return (False, False) if watched is None else watched.wants(name)
@@ -93,7 +97,12 @@ def chosen(watch: int, name: str) -> tuple[bool, bool]:
 
 @constant
 def place_watched(name: str, watch: int, gradients: bool) -> AnchorFields:  # noqa: FBT001
-    """Add a watched tensor to the graph's program; return the arguments of its operators."""
+    """Add a watched tensor to the program (list of anchors) of the graph that is being traced.
+
+    name: "" where neither value nor gradient is recorded. watch: the number of the model's
+        `ModelWatch`. gradients: whether gradients are enabled.
+    Returns the arguments of the tensor's operators.
+    """
     return _placed(name, f"watch:{watch}", gradients)
 
 
@@ -101,7 +110,8 @@ def place_watched(name: str, watch: int, gradients: bool) -> AnchorFields:  # no
 def followed(site: int = -1) -> bool:
     """Return whether a hook on an intermediate tensor would be traced into the backward graph here.
 
-    site: the site of that tensor; if the result is False, its gradient is noted as lost.
+    site: the index of the tensor in the graph's program: if the result is False, its gradient is
+        noted there as one that cannot be recorded. -1 notes nothing.
     """
     operator = enclosing()
     if operator and site >= 0:
@@ -111,11 +121,11 @@ def followed(site: int = -1) -> bool:
 
 @constant
 def enter(watch: int, training: bool, gradients: bool) -> AnchorFields:  # noqa: FBT001
-    """Add to the graph's program that a watched model's forward begins.
+    """Add to the graph's program (list of anchors) that a watched model's forward begins.
 
-    watch: the number of its watch. training: whether the model is in training mode. gradients:
-        whether gradients are enabled.
-    Returns the arguments of the operator that says so at run time.
+    watch: the number of the model's `ModelWatch`. training: whether the model is in training mode.
+        gradients: whether gradients are enabled.
+    Returns the arguments of the operator that notes this beginning when it runs.
     """
     program = current_program()
     return "", "", program.number, program.add(Enter(watch, training, gradients))
@@ -123,10 +133,10 @@ def enter(watch: int, training: bool, gradients: bool) -> AnchorFields:  # noqa:
 
 @constant
 def leave(watch: int) -> AnchorFields:
-    """Add to the graph's program that a watched model's forward has ended.
+    """Add to the graph's program (list of anchors) that a watched model's forward has ended.
 
-    watch: the number of its watch.
-    Returns the arguments of the operator that may say so at run time.
+    watch: the number of the model's `ModelWatch`.
+    Returns the arguments of an operator that would note this end when it runs.
     """
     program = current_program()
     return "", "", program.number, program.add(Leave(watch))
@@ -134,8 +144,9 @@ def leave(watch: int) -> AnchorFields:
 
 @constant
 def add_phase(name: Any) -> tuple[str, str] | None:
-    """Add to the program that a phase begins (None: ends).
+    """Add to the graph's program (list of anchors) that the phase `name` begins.
 
+    name: None adds that the innermost phase ends.
     Returns the class and message of an error, or None.
     """
     try:
@@ -147,7 +158,7 @@ def add_phase(name: Any) -> tuple[str, str] | None:
 
 @constant
 def count_skipped(name: str, reason: str) -> None:
-    """Count an anchor that leaves no operator in the code being traced."""
+    """Count that the value of `name` is not recorded in the code being traced, for `reason`."""
     observer = anchor_operators.current()
     if observer is not None:
         observer.skip(name, "value", reason)

@@ -135,7 +135,11 @@ class UnfollowedCalls:
         return None
 
     def _end(self, first: int) -> float:
-        """Return the sequence number at which the calls of the next repeated node begin."""
+        """Return the sequence number at which the calls of the next repeated node begin.
+
+        first: the number at which the calls of the running node begin. Infinity is returned where
+            no later node has been repeated so far.
+        """
         nodes = self._nodes.setdefault(threading.get_ident(), [])
         place = bisect_left(nodes, first)
         if place == len(nodes) or nodes[place] != first:

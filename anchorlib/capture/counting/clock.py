@@ -71,7 +71,7 @@ class Clock:
 
     @property
     def phase(self) -> str:
-        """The phase of a record that is made now."""
+        """The phase of a record that this thread makes now."""
         return self.phases.here
 
     def in_phase(self, name: str) -> AbstractContextManager[None]:
@@ -166,7 +166,10 @@ class Clock:
     def _count_first(
         self, counters: tuple[Hashable, ...], phase: str, *, backward: bool, opens: bool
     ) -> At:
-        """Do what `count` does where a pass may begin, or where there are several counters."""
+        """Count an observation where a pass may begin, or where it has several counters.
+
+        The arguments and the returned coordinates are those of `count`.
+        """
         with self._lock:
             passes = self._passes.get(phase) or self._new(phase)
             if not passes.started or (passes.gradient_seen and not backward):
@@ -235,7 +238,7 @@ class Clock:
     # -- step
 
     def bind(self, optimizer: object) -> None:
-        """Make the steps of `optimizer` end the clock's steps, unless another optimizer's do."""
+        """Make the steps of `optimizer` end the session's steps, unless another optimizer's do."""
         self.trains = True
         self.step_enders.name(optimizer)
 
@@ -254,7 +257,7 @@ class Clock:
         self.step_enders.unname()
 
     def optimizer_stepped(self, optimizer: object) -> None:
-        """Note that an optimizer's step has completed, which may end the clock's step."""
+        """Note that a step of `optimizer` has completed, which may end the session's step."""
         with self._lock:
             self.trains = True
             place = self._current().index

@@ -112,18 +112,25 @@ class Phases:
 
     @property
     def here(self) -> str:
-        """The phase of a record that is made now."""
+        """The phase of a record that this thread makes now, in forward or in backward."""
         return self.own.thread.phase if graph_task() == -1 else self.in_backward()
 
     def in_backward(self) -> str:
-        """Return the phase of a record that is made now, inside a backward."""
+        """Return the phase of a record that this thread makes now, inside a backward.
+
+        That is the phase that this thread has entered inside the backward, if any; else the phase
+        of the backward's first gradient; else that of the thread that called the backward.
+        """
         own, task = self.own.thread, graph_task()
         if own.since == task:
             return own.phase
         return self._backwards.get(task) or self._caller(own).phase
 
     def gradient(self, phase: str) -> None:
-        """Give the running backward the phase of its first gradient's forward, `phase`."""
+        """Note `phase`, that of a gradient's forward, for the running backward if it is the first.
+
+        Outside of a backward nothing is noted.
+        """
         task = graph_task()
         if task != -1 and task not in self._backwards:
             if len(self._backwards) >= _REMEMBERED:
@@ -137,6 +144,6 @@ class Phases:
         return thread
 
     def _caller(self, own: _Thread) -> _Thread:
-        """Return the thread that called the backward which runs here; `own` if unknown."""
+        """Return the phases of the thread that called the running backward; `own` if unknown."""
         caller = passed_on(_KEY) if is_passed_on(_KEY) else None
         return caller if isinstance(caller, _Thread) and caller.owner is self else own

@@ -58,8 +58,9 @@ class _StepEnderPeriod(NamedTuple):
     """A time during which one optimizer, "the clock", ended the session's steps.
 
     It is kept so that the optimizer can become the clock again.
-    clock: the optimizer. most: how often each other optimizer stepped at most inside one of its
-        steps. beside: the optimizers that stepped inside its steps.
+    clock: the optimizer; None for the time before the first. most: how often each other optimizer
+        stepped at most inside one step of the clock. beside: the optimizers that stepped inside
+        the clock's steps.
     """
 
     clock: _Stepper | None
@@ -168,7 +169,7 @@ class StepEnders:
 
     @property
     def ender(self) -> str:
-        """What ends steps: "session.step()", or the names of the optimizers that have ended any."""
+        """What ends steps: "session.step()", or names of at most four optimizers that ended any."""
         if self.by_hand or not self._order:
             return "session.step()"
         enders = [

@@ -67,9 +67,10 @@ def _has_backward(forward: FrameType | None) -> bool:
 
 
 def held_by_optimizer(model: nn.Module) -> bool:
-    """Return whether an optimizer of this process holds a parameter of `model`.
+    """Return whether an optimizer of this process holds a parameter of `model` that is trained.
 
-    Looks at every object of the garbage collector, which takes about a tenth of a second.
+    Looks at every object of the garbage collector, which takes about a tenth of a second. False is
+    also returned where that search raises.
     """
     try:
         own = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}

@@ -44,7 +44,7 @@ class Forwards:
     # -- watched roots
 
     def enter(self, root: nn.Module, *, training: bool, gradients: bool) -> None:
-        """Decide as what the forward of a watched model counts, and tell the clock that it begins.
+        """Decide how the forward of a watched model is counted, and tell the clock that it begins.
 
         root: the model's root module. training: whether it is in training mode. gradients: whether
             gradients are enabled.
@@ -75,9 +75,9 @@ class Forwards:
     # -- names
 
     def place(self, plan: Plan, *, gradients: bool) -> At:
-        """Return the coordinates of a use of `plan` in forward.
+        """Count a use of a name in forward, and return its coordinates.
 
-        plan: what is recorded of a name. gradients: whether gradients are enabled.
+        plan: what is recorded of the name. gradients: whether gradients are enabled.
         """
         if not gradients:
             return self._place_without(plan)
@@ -107,7 +107,11 @@ class Forwards:
         return clock.count(plan.counters, opens=not clock.trains)
 
     def _is_monitoring(self, plan: Plan, module: nn.Module | None, *, outermost: bool) -> bool:
-        """Return whether this use of a name belongs to a forward that monitors the training."""
+        """Return whether a use of a name without gradients belongs to monitoring the training.
+
+        module: the outermost module that is being called; None without one. outermost: whether no
+            forward of a watched model runs.
+        """
         if plan.use == REACHED:
             if outermost and self._clock.is_open:  # part of the forward of the open pass
                 plan.use = MIXED

@@ -79,7 +79,11 @@ class Graft:
     def in_place(
         self, name: str, kind: str, at: At, x: torch.Tensor, scaling: ScaleAndFlags
     ) -> None:
-        """Overwrite `x` with the run's record of this name, kind and coordinates, if one fits."""
+        """Overwrite `x` with the run's record of this name, kind and coordinates, if one fits.
+
+        A record fits that has the shape, dtype and loss scale of `x`. What was not overwritten is
+        counted as skipped.
+        """
         theirs = self._theirs(name, kind, at, x, scaling)
         if theirs is None:
             return
@@ -94,7 +98,10 @@ class Graft:
     def gradient(
         self, name: str, kind: str, at: At, x: torch.Tensor, scaling: ScaleAndFlags
     ) -> torch.Tensor | None:
-        """Return the run's gradient that replaces `x`; None where no record fits."""
+        """Return the recorded gradient that replaces the gradient `x`; None where no record fits.
+
+        A record fits that has the name, kind, coordinates, shape, dtype and loss scale of `x`.
+        """
         theirs = self._theirs(name, kind, at, x, scaling)
         if theirs is None:
             return None

@@ -62,7 +62,7 @@ class GradientHook:
         self.at = at
 
     def serves(self, observer: Observer, plan: Plan | None) -> bool:
-        """Return whether this hook records by `plan` for `observer`."""
+        """Return whether this hook records what `plan` selects, for the observer `observer`."""
         return self._observer is observer and self._plan is plan
 
     @never_traced
@@ -247,7 +247,12 @@ class Observer:
     def _follow(
         self, plan: Plan, x: torch.Tensor, at: At, node: Any, streams: tuple[Stream, ...]
     ) -> None:
-        """Hook `x` to record its gradient, or at least to notice that its pass has a gradient."""
+        """Hook `x` to record its gradient, or at least to notice that its pass has a gradient.
+
+        node: the autograd node that made `x`; None for a leaf. streams: the series and phases to
+            which the gradient is recorded. If none selects anything in this step, `x` is hooked
+            only where no other hook would notice the pass's gradient.
+        """
         recorded: Plan | None = plan
         if not (streams and streams[0].at_once) and _all_idle(streams, at.step):
             # To notice a pass one hook is enough, but a model's output may be detached later.
@@ -292,7 +297,10 @@ class Observer:
             self.fault("optimizer", "grad", fault)
 
     def fault(self, name: str, kind: str, fault: Exception) -> None:
-        """Count, and log once, an exception of ours during an observation; training goes on."""
+        """Count and log `fault`, an exception of ours while `name` was observed; training goes on.
+
+        kind: which of its tensors ("value", "grad", …). Equal exceptions are logged once.
+        """
         reason = f"{type(fault).__name__}: {fault}"[:200]
         self.recorder.skip(name, kind, reason, self.clock.step)
         if reason not in self._logged:

@@ -164,7 +164,10 @@ def command(argv: list[str], *, inline: bool = False) -> list[str]:
 
 
 def _git_commit() -> str | None:
-    """Return the program's git commit, with "+" if files differ from it; None outside git."""
+    """Return the git commit of the running script's folder; None outside git.
+
+    "+" at its end says that files differ from the commit.
+    """
     script = Path(sys.argv[0] or ".").resolve().parent
     if not script.is_dir():
         return None

@@ -71,7 +71,9 @@ class _History:
 
 
 class Histories:
-    """The histories of one session; they draw no random number and touch no tensor of the user's.
+    """Notes how hyperparameters and the random state change over the steps of one session.
+
+    Draws no random number and touches no tensor of the user's.
 
     tell: writes an entry of the header, given its key and value.
     """
@@ -83,11 +85,14 @@ class Histories:
         self._latest = (-1, -1)
 
     def follow(self, optimizer: torch.optim.Optimizer, head: str) -> None:
-        """Note the hyperparameters of `optimizer`, called `head` in the header, at each step."""
+        """Have `stepped` note the hyperparameters of `optimizer`, called `head` in the header."""
         self._heads[optimizer] = head
 
     def stepped(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """Note the hyperparameters with which `optimizer` has just made the step `step`."""
+        """Note the hyperparameters with which `optimizer` has just made the step `step`.
+
+        Does nothing for an optimizer that `follow` was not given.
+        """
         head = self._heads.get(optimizer)
         if head is None:
             return
@@ -95,7 +100,10 @@ class Histories:
             self._of(f"{head}.{name}").see(step, value)
 
     def began(self, step: int, pass_index: int) -> None:
-        """Note the random state as a pass of a step begins."""
+        """Note the random state of torch's CPU generator as a pass of a step begins.
+
+        pass_index: the number of the pass in the step; only the first eight are noted.
+        """
         if pass_index >= _PASSES or self._latest == (step, pass_index):
             return
         self._latest = (step, pass_index)

@@ -16,8 +16,8 @@ _SHOWN = 8  # most parameter groups whose values are listed
 def hyperparameters(optimizer: torch.optim.Optimizer, which: int = 0) -> dict[str, Any]:
     """Return header entries of `optimizer`: "optimizer" (its class), "optimizer.lr" and so on.
 
-    A value that all parameter groups share is given once, others as a list with a value for each
-    group. Options that are False or None are not listed.
+    A value that all parameter groups share is given once, others as a list with the values of the
+    first eight groups. Options that are False or None in all groups are not listed.
     which: the optimizer's number in the run; from 1 on it is part of the names.
     """
     head = header_prefix(which)
@@ -40,9 +40,9 @@ def header_prefix(which: int) -> str:
 
 
 def scheduled(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the numbers in the parameter groups, by name, which a schedule may change.
+    """Return the numbers in the first eight parameter groups, by name: a schedule may change them.
 
-    A number that all groups share is given once, others as a list. Tensors on a GPU are left out,
+    A number that these groups share is given once, others as a list. Tensors on a GPU are left out,
     since reading them would wait for the GPU.
     """
     numbers: dict[str, list[Any]] = {}

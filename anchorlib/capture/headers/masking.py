@@ -123,7 +123,7 @@ def _as_json(text: str) -> str:
 
 
 def _without_pairs(text: str) -> str:
-    """Return `text` masked after the first name of a secret with a value: `token=`, `Api-Key: `."""
+    """Return `text`, masked from the first value on whose name means a secret, as in `token=x`."""
     for pair in _PAIR.finditer(text):
         name = pair["name"]
         named = pair["gap"] is None or name.startswith("-")  # "--password x", not "the key is"

@@ -81,7 +81,10 @@ class PrintFormat:
 
 
 def format_edges(array: np.ndarray[Any, Any], cut: tuple[bool, ...], form: PrintFormat) -> str:
-    """Return the text of an array that contains only the edges of the dimensions that are `cut`."""
+    """Return the text of an array of which the long dimensions were cut to their two ends.
+
+    array: with only the first and last elements along each dimension that is True in `cut`.
+    """
     if array.size == 0 and not any(cut):
         return form.open_bracket + form.close_bracket
     elements = iter(_elements(array.reshape(-1), form))

@@ -73,9 +73,9 @@ def anchor(
 class Anchors:
     """Handles the calls of `anchor` for one session: finds the plan of each name and mode.
 
-    A plan is what is recorded of a name. modes: those of anchors that are given none. wanted:
-    whether the session's selectors select a name and kind. scope: the phases and steps that are
-    recorded.
+    A plan is what is recorded of a name. modes: the modes of anchors that are given none. wanted:
+    returns whether the session's selectors select a name and kind. scope: the phases and steps that
+    are recorded.
     """
 
     def __init__(
@@ -97,7 +97,11 @@ class Anchors:
         self.compiled = compiled.CompiledObserver(observer, self._compiled_plan)
 
     def take(self, x: Any, name: str, mode: ModeSpec | None, *, grad: bool) -> None:
-        """Observe `x` under `name`. Raises what `anchor` raises."""
+        """Observe `x` under `name`, and have its gradient observed if `grad`.
+
+        Raises NotATensorError, InvalidNameError, ModeError, and UnsupportedError for a tensor that
+        an anchor cannot record.
+        """
         if type(x) is not torch.Tensor and not isinstance(x, torch.Tensor):
             if stands_for_a_tensor(x):
                 self._observer.recorder.skip(name, "value", "tracing", self._observer.clock.step)
@@ -112,7 +116,10 @@ class Anchors:
         return name in self._names
 
     def found_plan(self, name: str) -> Plan:
-        """Return the plan for a tensor without an anchor, as if an anchor `name` had no mode."""
+        """Return what to record of a tensor that was found, such as the loss, under `name`.
+
+        That is what an anchor `name` without a mode would record.
+        """
         return self._of_modes.get((name, self._modes)) or self._plan(name, None)
 
     def _records_nothing(self, plan: Plan) -> bool:
@@ -126,7 +133,7 @@ class Anchors:
         return self._scope.records_nothing(clock.step, clock.phase)
 
     def _plan_of(self, name: str, mode: ModeSpec | None) -> Plan:
-        """Return the plan of an anchor that the program calls, and note the anchor's name."""
+        """Return what is recorded at an anchor that the program calls, and note its name."""
         given = tuple(mode) if type(mode) is list else mode
         plan = self._plans.get((name, given))
         if plan is None:
@@ -157,7 +164,8 @@ class Anchors:
     def _compiled_plan(self, name: str, modes: str) -> Plan | None:
         """Return the plan of an anchor or watched tensor in compiled code; None if there is none.
 
-        modes: as in `AnchorPlace.modes`: the texts of modes, or the number of a watch.
+        modes: the texts of the anchor's modes joined by commas, "" for the session's modes, or
+            `watch:N` for a tensor of the watched model number N.
         """
         kind, _, number = modes.partition(":")
         if kind != "watch":

@@ -143,7 +143,7 @@ def _follow(x: torch.Tensor, printer: _GradientPrinter, *, wanted: bool) -> None
 
 
 def _write(title: str, x: torch.Tensor, form: PrintFormat) -> None:
-    """Write one tensor in a single call, so that threads do not mix their lines."""
+    """Write `x` to stderr under `title` in a single call, so that threads do not mix lines."""
     try:
         with undisturbed():
             text = _text(x, form)
@@ -165,7 +165,11 @@ def _text(x: torch.Tensor, form: PrintFormat) -> str:
 def _edges(
     x: torch.Tensor, cut: tuple[bool, ...], items: int, dimension: int = 0
 ) -> np.ndarray[Any, Any]:
-    """Return the values that are shown, as an array; only these are copied from the device."""
+    """Return the values of `x` that are shown, as an array; only these are copied from the device.
+
+    cut: for each dimension, whether only its first and last `items` elements are shown. dimension:
+        the dimension at which cutting begins.
+    """
     if not any(cut[dimension:]):
         return decode(*as_storage(x))
     if not cut[dimension]:

@@ -24,7 +24,10 @@ __all__ = ["hook_called_parts"]
 
 
 def hook_called_parts(model: nn.Module, observer: Observer) -> Callable[[], None]:
-    """Hook the parts that a program may call directly; return a function that removes the hooks."""
+    """Hook the submodules of `model` that a program may call without the model's own forward.
+
+    Returns a function that removes the hooks.
+    """
     hung: list[Hung] = []
     for module in _callable(model):
         part = _CalledPart(observer)
@@ -49,9 +52,9 @@ def _callable(model: nn.Module) -> Iterator[nn.Module]:
 
 
 class _CalledPart:
-    """The hooks of one part of a model, and the threads that call it directly.
+    """The hooks of one submodule of a model, and the threads that call it directly.
 
-    For each thread the depth of its calls is counted, since a part may call itself.
+    For each thread the depth of its calls is counted, since the submodule may call itself.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -59,7 +62,10 @@ class _CalledPart:
         self._depth: dict[int, int] = {}
 
     def begins(self, module: nn.Module, _args: Any) -> None:
-        """Note that the part's forward begins; it counts as the model's if no other is running."""
+        """Note that the forward of this submodule begins.
+
+        It counts as the model's own forward if no forward of a watched model runs in this thread.
+        """
         observer = self._observer
         if torch.compiler.is_compiling() or observer.closed or recomputing():
             return
@@ -73,7 +79,7 @@ class _CalledPart:
             observer.forwards.enter(module, training=module.training, gradients=gradients)
 
     def has_ended(self, _module: nn.Module, _args: Any, _output: Any) -> None:
-        """Note that the part's forward has ended, perhaps by an exception."""
+        """Note that the forward of this submodule has ended, perhaps by an exception."""
         if torch.compiler.is_compiling():
             return
         thread = threading.get_ident()

@@ -45,7 +45,11 @@ class ModelState:
         self._starts: StartingValues | None = starts  # None once they are noted
 
     def observe(self, at: At, plan_of: PlanOf) -> None:
-        """Record what is selected, as a pass begins: once a step, and where it has changed."""
+        """Record the selected parameters and buffers as a pass begins.
+
+        Each is recorded once a step, and again in a later pass if its bits have changed.
+        at: the coordinates of the pass. plan_of: returns what is recorded of a name.
+        """
         self._note_starts(at, plan_of)
         for name, tensor in self._tensors():
             try:
@@ -56,7 +60,7 @@ class ModelState:
                 self._observer.fault(name, "value", fault)
 
     def _note_starts(self, at: At, plan_of: PlanOf) -> None:
-        """Note digests of parameters and buffers that are not recorded as the first pass begins."""
+        """Note digests of the parameters and buffers without records, as the first pass begins."""
         starts, self._starts = self._starts, None
         if starts is not None:
             unrecorded = [
@@ -92,7 +96,7 @@ class ModelState:
 
 
 def _size_and_bits(tensor: torch.Tensor) -> tuple[int, bytes]:
-    """Return the bytes that `tensor` has on this rank, and the digest that `_bits` returns.
+    """Return the number of bytes that `tensor` has on this rank, and a digest of its bits.
 
     Size 0 and an empty digest are returned for a tensor without values to read.
     """

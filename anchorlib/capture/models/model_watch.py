@@ -44,8 +44,9 @@ _numbers = count()
 class ModelWatch:
     """The hooks on one model, and the choices of tensors that the hooks record.
 
-    wanted: whether the session's selectors select a name and kind, given the kinds of that name.
-    starts: as for `ModelState`.
+    wanted: returns whether the session's selectors select a name and kind, given the kinds of that
+        name.
+    starts: takes the digests of parameters and buffers of which no values are recorded.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class ModelWatch:
                 self._hook_parameter(name, parameter)
 
     def forget_choices(self) -> None:
-        """Record nothing of the model until another choice of tensors is added."""
+        """Record nothing of the model until `add` gives another choice of tensors."""
         self.choices.clear()
         for plan in self._plans.values():
             plan.forget()
@@ -188,7 +189,10 @@ class ModelWatch:
             self.leave()
 
     def enter(self, *, training: bool, gradients: bool) -> None:
-        """Note that the model's forward begins, so that its pass and phase are known."""
+        """Note that the model's forward begins, so that its pass and phase are known.
+
+        training: whether the model is in training mode. gradients: whether gradients are enabled.
+        """
         root = self.parts.root
         self._observer.forwards.enter(root, training=training, gradients=gradients)
 
@@ -197,7 +201,10 @@ class ModelWatch:
         self._observer.clock.leave_root()
 
     def _trace(self, name: str, value: Any, *, root: bool = False) -> None:
-        """Observe the tensors of an input or output `value` in code that is being compiled."""
+        """Observe the tensors of an input or output `value` in code that is being compiled.
+
+        name: the name of the input or output. root: whether it is the whole model's output.
+        """
         for leaf, tensor in named_leaves(name, value):
             watch_compiled(tensor, leaf, self.number, root=root)
 
@@ -253,7 +260,10 @@ class ModelWatch:
             self._hung.append(hung)
 
     def on_pass(self, at: At) -> None:
-        """Record parameters and buffers as a pass begins: once a step, and where they changed."""
+        """Record parameters and buffers as the pass at `at` begins.
+
+        Each is recorded once a step, and again in a later pass if its bits have changed.
+        """
         if self._observer.closed or self.records_nothing(at.step, at.phase):
             return
         self._modes.look(at.step)

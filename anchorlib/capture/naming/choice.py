@@ -167,7 +167,8 @@ def _renamed(text: str, parts: Parts) -> str:
 def _why_not(text: str, parts: Parts, *, has_optimizer: bool) -> str:
     """Return why a parameter lacks the kind that `text` asks for; "" if `text` names no parameter.
 
-    "" is also returned if nothing is known to be wrong with the parameter.
+    has_optimizer: whether `watch` was given an optimizer of the model. "" is also returned if
+    nothing is known to be wrong with the parameter.
     """
     poptorch = _POPTORCH.match(text)
     name = text[poptorch.end() :] if poptorch else split(text)[0]

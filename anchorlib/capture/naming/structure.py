@@ -175,9 +175,10 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 def state_keys(
     parts: Parts, optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, list[str]] | None:
-    """Return the kinds of optimizer state of each parameter that `optimizers` hold.
+    """Return, by name, the kinds of optimizer state of each parameter that `optimizers` hold.
 
-    None without optimizers.
+    Only parameters of the model with the parts `parts` count. The list of a parameter is empty
+    before its first step. None without optimizers.
     """
     if not optimizers:
         return None
@@ -196,8 +197,9 @@ def tensor_kinds(
 ) -> list[tuple[str, str]]:
     """Return every (name, kind) of a model that can be known before its first step.
 
-    state: the result of `state_keys`. unknown_state: the kind that stands for the optimizer state
-        of a parameter that has none yet.
+    state: the kinds of optimizer state by parameter (see `state_keys`); None without optimizers.
+        unknown_state: the kind that is listed for a parameter whose optimizer state is not there
+        yet; None lists nothing.
     """
     known = [(parts.input_name, kind) for kind in ("value", "grad")]
     known += [(name, kind) for name in parts.modules for kind in ("value", "grad")]

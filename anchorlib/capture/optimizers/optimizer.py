@@ -31,8 +31,9 @@ _WRAPPED = ("base_optimizer", "optimizer")
 
 
 def unwrap_all(optimizers: object) -> list[Optimizer]:
-    """Return the unwrapped optimizers in an optimizer, a list or tuple of optimizers, or None.
+    """Return the given optimizers, each without its wrappers.
 
+    optimizers: an optimizer, a list or tuple of them, or None (no optimizers).
     Raises OptionError for any other object.
     """
     if optimizers is None:
@@ -68,8 +69,8 @@ def _is_optimizer(holder: object, attribute: str) -> bool:
 class OptimizerWatch:
     """Records the updates that one optimizer makes to the parameters of one model.
 
-    of: a weak reference to the optimizer. names: by id, the position and name of each parameter of
-        the model. plan: returns the plan of a name, that is, what is recorded of it.
+    of: a weak reference to the optimizer. names: the position and name of each parameter of the
+        model, by the parameter's id. plan: returns the plan of a name: what is recorded of it.
         records_nothing: returns whether nothing is recorded in a step and phase.
     """
 
@@ -158,7 +159,7 @@ class OptimizerWatch:
         self._count()
 
     def after(self) -> None:
-        """Record updates and state after the optimizer has stepped."""
+        """Record updated parameters, their changes and optimizer state after a step."""
         if not self._rests_now():
             self._gradients()
             self._record_updates(self._at())

@@ -29,11 +29,11 @@ class OptimizerWatches:
         return [watch for watch in some if watch is not None and watch.of() is optimizer]
 
     def add(self, watch: OptimizerWatch) -> None:
-        """Add a watch of an optimizer that was not freed."""
+        """Add `watch`, whose optimizer must still live."""
         optimizer = watch.of()
         self._held[id(optimizer)] = [*map(ref, self.of(optimizer)), ref(watch)]
 
     def remove(self, watch: OptimizerWatch) -> None:
-        """Remove a watch of an optimizer that was not freed."""
+        """Remove `watch`, whose optimizer must still live."""
         optimizer = watch.of()
         self._held[id(optimizer)] = [ref(one) for one in self.of(optimizer) if one is not watch]

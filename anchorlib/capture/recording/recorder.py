@@ -71,6 +71,7 @@ class Recorder:
     ) -> tuple[Stream, ...]:
         """Return the streams of one name, kind and phase: one for each mode.
 
+        A stream keeps the state of one mode, and counts the records that the mode makes.
         modes: each with the steps in which it records (None: all).
         """
         with self._lock:
@@ -83,9 +84,10 @@ class Recorder:
         x: torch.Tensor,
         scaling: ScaleAndFlags = UNSCALED,
     ) -> None:
-        """Record the present values of `x` in each stream that selects it.
+        """Record the present values of `x` in each of `streams` that selects this observation.
 
-        scaling: the loss scale and flags to store with the record.
+        streams: those of the tensor's name, kind and phase, one for each mode. scaling: the loss
+            scale and flags to store with the record.
         """
         only = streams[0] if len(streams) == 1 and streams[0].at_once else None
         if only is not None and self.quick(only, at, x, scaling) is not None:
@@ -114,9 +116,10 @@ class Recorder:
     def quick(
         self, stream: Stream, at: At, x: torch.Tensor, scaling: ScaleAndFlags = UNSCALED
     ) -> torch.Size | None:
-        """Record an ordinary tensor, as most are, in a stream that selects it; return its shape.
+        """Record `x` in `stream` in the fast way, if it is an ordinary tensor; return its shape.
 
-        Returns None for any other tensor, and records nothing: the caller then calls `observe`.
+        stream: a stream whose mode selects this observation. Returns None for any other tensor (not
+        on the CPU, a subclass, …), and records nothing: the caller then calls `observe`.
         """
         queue = self._queue
         if scaling is UNSCALED:
@@ -244,7 +247,10 @@ class Recorder:
         )
 
     def _reshaped(self, stream: Stream, step: int, dtype: torch.dtype, shape: torch.Size) -> None:
-        """Prepare `stream` for its first record, or the first of another shape or dtype."""
+        """Prepare `stream` for its first record, or the first of another shape or dtype.
+
+        step: the step in which that record is made.
+        """
         self._table.see(stream, step, dtype, shape)
         if stream.number < 0:
             stream.number = self._queue.stream(
@@ -266,7 +272,10 @@ class Recorder:
                 self.header("tensors.device", "|".join(sorted(self._devices)))
 
     def skip(self, name: str, kind: str, reason: str, step: int) -> None:
-        """Count an observation that could not be recorded, in any mode, and store that as a gap."""
+        """Count an observation that could not be recorded, in any mode, and store that as a gap.
+
+        step: the step in which it was made. reason: why, as text.
+        """
         with self._lock:
             self.skipped[reason] += 1
             self._queue.gap(Gap(name, kind, "", reason, 1, step, step))
@@ -276,7 +285,7 @@ class Recorder:
         self._queue.gap(Gap(stream.name, stream.kind, stream.mode, reason, count, step, step))
 
     def header(self, key: str, value: Any) -> None:
-        """Add to the run's header a fact that was learned later, unless it is there already."""
+        """Set the entry `key` of the run's header to `value`, unless it was set to that before."""
         if self._header.get(key) != value:
             self._header[key] = value
             self._queue.header({key: value})
@@ -295,7 +304,10 @@ class Recorder:
             self.skipped[reason] += 1
 
     def end_step(self, upcoming: int | None) -> None:
-        """Emit the records of windows that end before step `upcoming` (None: of all windows)."""
+        """Emit the records of all windows (of Sum and Final) that end before step `upcoming`.
+
+        upcoming: None ends all windows.
+        """
         with self._lock:
             opened = list(self._open)
         for stream in opened:
@@ -309,14 +321,20 @@ class Recorder:
                 self._queue.fill()
 
     def check(self) -> None:
-        """Raise the first error that could not be raised inside training, if any; once."""
+        """Raise the first error since the last call that could not be raised inside training.
+
+        Do nothing where there is none; later errors of that time are dropped.
+        """
         with self._lock:
             problems, self._problems = self._problems, []
         if problems:
             raise problems[0]
 
     def tensors(self, rank: int) -> list[TensorInfo]:
-        """Return an overview of each tensor recorded so far, in the order of first records."""
+        """Return an overview of each tensor recorded so far, in the order of first records.
+
+        rank: the rank that this session records.
+        """
         with self._lock:
             return self._table.tensors(rank)
 

@@ -65,7 +65,10 @@ class StreamTable:
         stream.shape, stream.dtype = shape, dtype
 
     def tensors(self, rank: int) -> list[TensorInfo]:
-        """Return an overview of each tensor recorded so far, in the order of first records."""
+        """Return an overview of each tensor recorded so far, in the order of first records.
+
+        rank: the rank that this session records.
+        """
         self._tally()
         return [seen.info(key, rank) for key, seen in self._seen.items()]
 

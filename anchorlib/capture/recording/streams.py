@@ -82,8 +82,8 @@ UNSCALED = ScaleAndFlags()
 class Stream:
     """The observations of one tensor and kind, in one mode and phase.
 
-    shape, dtype: of the stream's last record; None before the first.
-    records, last_step: of the records with this shape and dtype that `tally` has not added yet.
+    shape, dtype: those of the stream's last record; None before the first. records: how many
+        records `tally` has not added to the totals yet. last_step: the step of the last of them.
     """
 
     __slots__ = (
@@ -129,7 +129,7 @@ class Stream:
         self.taken, self.nbytes = 0, 0  # records of all shapes, and the bytes of their values
 
     def allow(self, steps: Steps | None) -> None:
-        """Record in the steps `steps` too (None: in all steps)."""
+        """Have the stream record in `steps` too, beside the steps allowed before; None: in all."""
         if steps is None or self.steps is None:
             self.steps = None
             self.at_once = isinstance(self.fold.mode, All | Summary)
@@ -173,8 +173,8 @@ class Stream:
 class Seen:
     """The totals of the records of one tensor, kind and mode so far.
 
-    common: the shape, None for axes that differ between records; None where their number differs.
-    nbytes: bytes of the values that are kept.
+    common: the records' shape, in which an axis is None if it differs between records; None
+        altogether where the number of axes differs. nbytes: bytes of the values that are kept.
     """
 
     __slots__ = ("common", "dtype", "first_step", "last_step", "nbytes", "records")
@@ -194,9 +194,9 @@ class Seen:
         self.common = tuple(a if a == b else None for a, b in pairs)
 
     def info(self, key: tuple[str, str, str], rank: int) -> TensorInfo:
-        """Return the totals as an entry of the list of recorded tensors.
+        """Return the totals as a TensorInfo, without gaps.
 
-        key: name, kind and mode.
+        key: the tensor's name, kind and mode. rank: the rank that this session records.
         """
         return TensorInfo(
             *key,
@@ -269,7 +269,11 @@ class Plan:
             return streams
 
     def route(self, phase: str) -> Route:
-        """Return the streams of values and gradients in `phase`, and keep them in `routes`."""
+        """Return the streams of values and of gradients in `phase`, and keep them in `routes`.
+
+        The third and fourth value are the only stream of each, if there is one alone that records
+        every observation; else None.
+        """
         values, grads = self.streams("value", phase), self.streams("grad", phase)
         route = self.routes[phase] = (values, grads, _only(values), _only(grads))
         return route

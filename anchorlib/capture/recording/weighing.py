@@ -24,7 +24,7 @@ _MUCH = 0.3  # the part of a step's bytes that a way must save to be suggested
 
 
 class Weight(NamedTuple):
-    """How much one stream has recorded so far.
+    """How much one stream (a tensor and kind, in one mode and phase) has recorded so far.
 
     nbytes: bytes of the values that are kept. unlimited: whether the stream records in all steps.
     """
@@ -83,7 +83,11 @@ def _phase_text(phase: str, weights: list[Weight]) -> str:
 
 
 def _lighter(weights: list[Weight], total: int) -> list[str]:
-    """Return arguments, as a user writes them, that would lower these weights."""
+    """Return arguments, as a user writes them, that would lower the weight of a step.
+
+    weights: what each stream (tensor, kind, mode and phase) has recorded. total: their bytes in
+        sum.
+    """
     ways = []
     beside = sum(one.nbytes for one in weights if one.phase != TRAIN)
     if beside >= _MUCH * total:

@@ -70,7 +70,8 @@ class Ending:
     def summary_line(self, store: str, undelivered: int = 0) -> str:
         """Return a line about the session: steps, passes, the optimizers that ended them, records.
 
-        store: where the records are, as the user typed it. undelivered: as in `tell`.
+        store: where the records are, as the user typed it. undelivered: how many records a
+            collector had not taken when the session ended.
         """
         counters, steps = counters_of(self.recorder, self.queue), str(self.clock.step_enders)
         if steps and self.recorder.last_step >= self.clock.step:
@@ -85,7 +86,8 @@ class Ending:
     def _place(self, store: str, undelivered: int) -> str:
         """Return where the records are: in the store, or in part in the spool.
 
-        The spool has the records that wait on this machine's disk for a collector.
+        The spool has the records that wait on this machine's disk for a collector. undelivered: how
+        many records the collector had not taken when the session ended.
         """
         waiting = self.queue.waiting - undelivered
         if waiting <= 0:
@@ -94,7 +96,7 @@ class Ending:
 
     @property
     def _left_all_out(self) -> bool:
-        """Whether phases or steps were asked for, and the run had no record of them."""
+        """Whether the session was limited to some phases or steps, and recorded nothing."""
         if self.settings.scope == ANYTHING:
             return False
         return not counters_of(self.recorder, self.queue).records

@@ -44,9 +44,10 @@ __all__ = [
 def start_unasked(
     run: str | None, *, rank: int | None, mode: ModeSpec, gives_way: Callable[[], object]
 ) -> Session:
-    """Open the active session for a program that did not ask for it, and may open its own later.
+    """Open and return a session for a program that did not ask for it, and may open its own later.
 
-    gives_way: called when the program opens a session of its own, after this one has ended.
+    run, rank, mode: as `start` takes them; None: `start` chooses. gives_way: called when the
+        program opens a session of its own, after this one has ended.
     Raises whatever `start` raises.
     """
     return open_session(settings(StartArguments(run, rank=rank, mode=mode)), gives_way=gives_way)
@@ -86,7 +87,7 @@ def before_training_goes_on(session: Session, action: Callable[[], None]) -> Non
 
 
 def catches_up_before_steps(session: Session) -> None:
-    """Call the action of `before_training_goes_on` before the steps of any optimizer, too."""
+    """Have an action given to `before_training_goes_on` called also before any optimizer's step."""
     observer = session._observer  # noqa: SLF001
 
     @never_traced
@@ -112,7 +113,7 @@ def unwatch(session: Session, model: nn.Module) -> None:
 
 
 def see_called_parts(session: Session, model: nn.Module) -> Callable[[], None]:
-    """Count a program's direct calls of a part of `model` as forwards of the model.
+    """Count a program's direct calls of a submodule of `model` as forwards of the model.
 
     Returns a function that undoes that.
     """
@@ -137,12 +138,15 @@ def prints_messages(session: Session) -> bool:
 
 
 def summary_line(session: Session, store: str) -> str:
-    """Return a line about the session: steps, passes, the optimizers that ended them, records."""
+    """Return a line about the session: steps, passes, the optimizers that ended them, records.
+
+    store: where the records are, as the line names it.
+    """
     return session._ending.summary_line(store)  # noqa: SLF001
 
 
 def leaves_out(session: Session, steps: range) -> bool:
-    """Return whether `session` does not record all phases, or not all of these training steps."""
+    """Return whether `session` leaves out any phase, or any of `steps` in the phase "train"."""
     limits = session._settings.scope  # noqa: SLF001
     return limits.phases is not None or any(limits.records_nothing(step, TRAIN) for step in steps)
 

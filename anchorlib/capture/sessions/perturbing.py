@@ -41,8 +41,8 @@ _begun: set[tuple[str, str]] = set()  # store and name of this process's noise r
 class Perturbation:
     """How one session changes the parameters that it watches.
 
-    seed: of the signs. eps: the least relative change, 0 for the spacing of each parameter's dtype.
-        text: the value of the environment variable.
+    seed: the seed of the random signs. eps: the least relative change, 0 for the spacing of each
+        parameter's dtype. text: the value of the environment variable.
     """
 
     seed: int
@@ -87,7 +87,8 @@ class Perturbation:
 def perturbation() -> Perturbation | None:
     """Return the perturbation that ANCHOR_PERTURB asks for; None where it is not set.
 
-    Raises OptionError.
+    None is also returned where ANCHOR_DISABLED is set. Raises OptionError for a text that is not
+    SEED[:EPS].
     """
     text = os.environ.get(VARIABLE, "")
     if not text or os.environ.get("ANCHOR_DISABLED", "0") not in ("", "0"):

@@ -291,9 +291,10 @@ class Session:
     # -- ending
 
     def flush(self, timeout: float | None = None) -> None:
-        """Return when all records made before the call are in the store, visible to any reader.
+        """Wait until all records made before the call are in the store, visible to any reader.
 
-        Raises FlushTimeoutError after `timeout` seconds; ModeError and QueueFullError as `step`.
+        timeout: None waits without end. Raises FlushTimeoutError after `timeout` seconds; ModeError
+        for a Sum window in which shapes differed, QueueFullError under on_full="raise".
         """
         if self._is_forked:
             return
@@ -303,10 +304,11 @@ class Session:
         self._check()
 
     def close(self, timeout: float = 30) -> None:
-        """Emit open windows, deliver all records, close the run. Does nothing the second time.
+        """Record windows that are still open, deliver all records, and close the run.
 
-        Records that a collector has not taken within `timeout` seconds are counted in one warning.
-        Raises ModeError and QueueFullError as `step`, after everything is closed.
+        Does nothing the second time. Records that a collector has not taken within `timeout`
+        seconds are counted in one warning. Raises, after everything is closed, ModeError for a Sum
+        window in which shapes differed, and QueueFullError under on_full="raise".
         """
         if self._closed or self._is_forked:
             return

@@ -47,7 +47,7 @@ def start(  # noqa: PLR0913  # the contract's arguments
     durability: Durability = "process",
     recorder: DrainPlace | None = None,
 ) -> Session:
-    """Open the one active session of this process; it records from then on.
+    """Open and return the one active session of this process; it records from then on.
 
     run: the run's name; else ANCHOR_RUN, the job's id (torchrun, SLURM), or a time stamp.
     store: where the run is stored: a directory, or the grpc:// or grpcs:// URL of a collector or of
@@ -80,9 +80,9 @@ def start(  # noqa: PLR0913  # the contract's arguments
 
 
 def record_into(sink: Sink, run: str) -> Session:
-    """Open the one active session of this process, with its records going only to `sink`.
+    """Open and return the one active session of this process, whose records go only to `sink`.
 
-    Raises SessionError.
+    run: the run's name. Raises SessionError where a session is active already.
     """
     options = StartArguments(run, store="memory", tensors="*", on_full="block")
     return open_session(replace(settings(options), scope=ANYTHING, trace=None), sink)
@@ -94,8 +94,8 @@ def graft(run: str | Run, steps: StepsSpec | None = None) -> Iterator[None]:
 
     Each tensor is recorded as this training computed it, and is then overwritten, bit for bit, with
     the record that `run` has of it: values, gradients, parameters and optimizer state. So a record
-    that differs from `run` was computed differently here, and is an origin of its own:
-    `compare(run, this_run)` lists all of them.
+    that differs from `run` was computed differently here, and is an origin of its own (a place
+    where a difference begins): `compare(run, this_run)` lists all of them.
 
     run: the name of a run in the session's store, a path, a URL, or a Run; the run must have kept
         its values (`mode=All()`). steps: the steps in which values are handed over: a number, a

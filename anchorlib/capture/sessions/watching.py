@@ -82,7 +82,8 @@ class Watches:
     ) -> None:
         """Watch `model`, or further tensors of a model that is watched.
 
-        asked: the other arguments of `watch`.
+        asked: the selectors, modes, phases and steps that `watch` was given. optimizer: an
+            optimizer, a list or tuple of them, or None. prefix: put before every name, with a dot.
         Raises UnknownTensorError and OptionError; then nothing is registered.
         """
         parts = parts_of(model, prefix)
@@ -209,7 +210,8 @@ class Watches:
     def name_of(self, optimizer: object) -> str:
         """Return a name for `optimizer`.
 
-        It is that of the innermost module with all its parameters, else the optimizer's class.
+        It is the name of the innermost watched module that holds all watched parameters of the
+        optimizer; else the optimizer's class.
         """
         paths = [
             name.split(".")[:-1]

@@ -160,11 +160,11 @@ class CudaLane:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all copies of this lane are made."""
+        """Whether all copies from this device to the ring are made."""
         return self._driver.is_idle(self._stream.cuda_stream)
 
     def open(self) -> None:
-        """Have the device write a few bytes at the ring's edge; raise if they do not arrive."""
+        """Have the device write some bytes to the ring; raise DriverError if they do not arrive."""
         self._there = self._driver.device_address(self._base)
         word = TRIAL_AT + TRIAL_BYTES
         with torch.cuda.stream(self._stream):
@@ -176,8 +176,9 @@ class CudaLane:
             raise DriverError("the bytes that the device wrote did not arrive")
 
     def enqueue(self, writes: Writes, ready_address: int, value: int) -> bool:
-        """Enqueue writes, as `CudaCopier.enqueue` does; return False, and do nothing, if shut.
+        """Have tensors copied to addresses in the ring, and then `value` to `ready_address`.
 
+        writes: tensors, each with its address. Returns False, with nothing done, after `shut`.
         Raises OutOfMemoryError where the device has no memory for clones.
         """
         current = torch.cuda.current_stream(self.device)
@@ -211,13 +212,13 @@ class CudaLane:
         return self._memory[at : at + x.nbytes].view(x.dtype).view(x.shape)
 
     def shut(self) -> None:
-        """Accept no more copies, and wait until all copies of this lane are made."""
+        """Accept no more copies from this device, and wait until those accepted are made."""
         with self._guard:
             self._is_shut = True
         self.finish()
 
     def finish(self) -> None:
-        """Wait until all copies of this lane are made."""
+        """Wait until all copies from this device to the ring are made."""
         with suppress(RuntimeError):  # a device that has failed copies nothing either
             self._stream.synchronize()
 

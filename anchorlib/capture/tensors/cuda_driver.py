@@ -63,11 +63,14 @@ class Driver:
             raise DriverError(f"{what}: {(name.value or b'error').decode()} ({code})")
 
     def register(self, address: int, nbytes: int) -> None:
-        """Lock pages of this process in memory, so that devices can write to them."""
+        """Lock the pages of `nbytes` bytes from `address` on, so that devices can write to them.
+
+        Raises DriverError where the driver refuses.
+        """
         self._check("cuMemHostRegister", self._register(address, nbytes, _PORTABLE_AND_MAPPED))
 
     def unregister(self, address: int) -> None:
-        """Unlock pages that `register` locked; may wait for the device."""
+        """Unlock the pages that `register` locked at `address`; may wait for the device."""
         self._check("cuMemHostUnregister", self._unregister(address))
 
     def device_address(self, address: int) -> int:
@@ -77,7 +80,7 @@ class Driver:
         return there.value
 
     def write(self, stream: int, device_address: int, value: int) -> None:
-        """Write eight bytes in `stream`, after all work that is in the stream now.
+        """Write the eight bytes of `value` to `device_address`, after all work now in `stream`.
 
         Whoever sees these bytes sees all earlier writes of the stream: the driver's function has a
         fence.

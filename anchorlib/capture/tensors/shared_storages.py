@@ -45,7 +45,10 @@ class Storages:
         self._prune_at = _PRUNE_AT
 
     def note(self, x: torch.Tensor, identity: Any) -> None:
-        """Note that `x` was anchored; identity: what identifies it to the caller."""
+        """Note that `x` was anchored; does nothing for a sparse or nested tensor.
+
+        identity: what `anchored_tensor_of` is to return for tensors with the memory of `x`.
+        """
         if len(self._anchored) >= self._prune_at:
             self._anchored = {n: m for n, m in self._anchored.items() if not m.storage.expired()}
             self._prune_at = 2 * len(self._anchored) + _PRUNE_AT

@@ -117,8 +117,9 @@ def _has_values(x: torch.Tensor) -> bool:
 def quick_place(
     x: torch.Tensor, address_of: Callable[[torch.Tensor], int] = torch.Tensor.data_ptr
 ) -> QuickPlace | None:
-    """Return where the values of an ordinary array on the CPU are; None for any other tensor.
+    """Return where the values of an ordinary array on the CPU lie; None for any other tensor.
 
+    None is also returned for an array of 2 MiB or more, where torch may use several threads.
     Most observations need only this. No operation of torch runs: each would cost more than copying
     a small array, and would give Python's lock to another thread.
     address_of: returns the address, 0 for a tensor without memory.

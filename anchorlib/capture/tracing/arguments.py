@@ -83,7 +83,7 @@ class Arguments:
         return bool(numbered)
 
     def places(self, wanted: Collection[str]) -> tuple[int, ...]:
-        """The indices into `tensors` of those that belong to the arguments named in `wanted`."""
+        """Return the indices in `tensors` of the tensors of the arguments named in `wanted`."""
         return tuple(
             [
                 place
@@ -108,7 +108,7 @@ class Arguments:
 
 @lru_cache(maxsize=256)
 def _constant(value: Any) -> str:
-    """The text of a dtype, layout or device; cached, as torch takes a microsecond to spell it."""
+    """Return the text of a dtype, layout or device; cached, as torch needs a microsecond for it."""
     return setting(value)
 
 

@@ -93,12 +93,12 @@ MOST_LINES: Final = 1 << 14
 
 
 def is_torchs(file: str) -> bool:
-    """Whether a file is part of torch."""
+    """Return whether a file is part of torch."""
     return file.startswith(_TORCH)
 
 
 def is_called_compiled(frame: FrameType | None) -> bool:
-    """Whether `frame`, or a caller of it, is dynamo's wrapper around a compiled function."""
+    """Return whether `frame`, or a caller of it, is dynamo's wrapper around a compiled function."""
     while frame is not None:
         code = frame.f_code
         if code.co_name == "compile_wrapper" and code.co_filename == _DYNAMO:
@@ -108,7 +108,7 @@ def is_called_compiled(frame: FrameType | None) -> bool:
 
 
 def is_observing(file: str) -> bool:
-    """Whether a file belongs to the part of anchorlib that observes a training."""
+    """Return whether a file belongs to the part of anchorlib that observes a training."""
     return file.startswith(_OBSERVING)
 
 
@@ -137,9 +137,9 @@ def _new_kind(file: str) -> _Kind:
 def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one loop, no calls
     frame: FrameType | None, names: Mapping[int, str], *, backward: bool
 ) -> CodePlace:
-    """Find where the operation that `frame` runs comes from; `OURS` where anchorlib itself runs it.
+    """Return where the operation that `frame` runs comes from; `OURS` if anchorlib itself runs it.
 
-    names: of modules, by id. backward: whether autograd's engine runs on this thread.
+    names: the names of modules, by id. backward: whether autograd's engine runs on this thread.
     """
     where, module, graph, engine = "", None, None, None
     optimizes = repeats = called = False
@@ -176,7 +176,7 @@ def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one
 
 
 def line_above(frame: FrameType | None) -> str:
-    """File and line of the innermost user code among `frame` and its callers; empty if none is."""
+    """Return "FILE:LINE" of the innermost user code among `frame` and its callers; "" if none."""
     while frame is not None:
         if _kind_of(frame.f_code.co_filename) is _USERS:
             return _line_of(frame)
@@ -185,7 +185,7 @@ def line_above(frame: FrameType | None) -> str:
 
 
 def _line_of(frame: FrameType) -> str:
-    """File and line that a frame is running, cached by the instruction of its code.
+    """Return "FILE:LINE" of the line that a frame is running, cached by the instruction it runs.
 
     Python counts a line from the first line of its function on, which takes a microsecond in a
     function of two hundred lines, and a step runs the same lines again and again.

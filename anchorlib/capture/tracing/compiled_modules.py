@@ -42,10 +42,10 @@ class CompiledModuleNames:
         self._roots, self._before = {}, self._roots
 
     def module(self, path: ModulePath, execution: int, frame: FrameType | None) -> str:
-        """The name of the innermost module along `path` that has a name; empty where none has.
+        """Return the name of the innermost module along `path` that has a name; "" where none has.
 
-        execution: the number of the autograd node that the graph's forward made. frame: of the
-        graph that runs; None in backward.
+        execution: the number of the autograd node that the graph's forward made. frame: the frame
+        of the graph that runs; None in backward.
         """
         key = (execution, path.of_globals, path.root)
         if frame is None:
@@ -60,7 +60,7 @@ class CompiledModuleNames:
 
 
 def _variable(frame: FrameType | None, path: ModulePath) -> object:
-    """The value of the variable with which `path` begins, in the function that was compiled.
+    """Return the value of the variable with which `path` begins, in the function that was compiled.
 
     It is found in the callers of `frame`; None where no caller has it.
     """
@@ -74,8 +74,9 @@ def _variable(frame: FrameType | None, path: ModulePath) -> object:
 
 
 def _is_torchs(frame: FrameType, value: object, links: Iterable[str]) -> bool:
-    """Whether `value` is a variable of torch's own, in a frame between the graph and user code.
+    """Return whether `value` is torch's own variable, in a frame between the graph and user code.
 
+    links: the path from `value` to the module, as attributes and items.
     A function of torch's that holds a module of the user's along `links` does not count as torch's:
     dynamo compiles it in place of the module that was given to `torch.compile`.
     """

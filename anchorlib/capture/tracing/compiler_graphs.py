@@ -22,10 +22,7 @@ OUR_OPERATORS: Final = "anchorlib."
 
 
 class NodeOutput(NamedTuple):
-    """A tensor in a graph: output number `place` of the node `node`.
-
-    0 for an input of the graph.
-    """
+    """A tensor in a graph: output number `place` of the node `node`; 0 for a graph's input."""
 
     node: str
     place: int = 0
@@ -34,12 +31,12 @@ class NodeOutput(NamedTuple):
 class GraphOp(NamedTuple):
     """One operation of a graph.
 
-    name: of its node in the graph. op: of the operation. node: facts from the node's metadata.
-    facts: facts from the operation's schema; None where it is no ATen operation. inputs, outputs:
-    the layouts of its tensors. takes: which tensor of the graph each input is. args: its other
-    arguments, as text. floats: the numbers that `args` has placeholders for. mutates: indices of
-    the inputs that it writes. group: the number of the kernel that computes it; None where it is in
-    no kernel.
+    name: the name of its node in the graph. op: the name of the operation. node: facts from the
+    node's metadata. facts: facts from the operation's schema; None where it is no ATen operation.
+    inputs, outputs: the layouts of its tensors. takes: which tensor of the graph each input is.
+    args: its other arguments, as text. floats: the numbers that `args` has placeholders for.
+    mutates: indices of the inputs that it writes. group: the number of the kernel that computes it;
+    None where it is in no kernel.
     """
 
     name: str
@@ -71,9 +68,9 @@ class CompilerGraph:
 
 
 def read_graph(graph: fx.Graph, groups: Mapping[str, int]) -> CompilerGraph:
-    """Read the operations of `graph`.
+    """Return the inputs, operations and outputs of `graph`, without any values.
 
-    groups: number of the kernel that computes a node, by its name.
+    groups: the number of the kernel that computes a node, by the node's name.
     """
     read = CompilerGraph()
     for node in graph.nodes:
@@ -135,7 +132,7 @@ class _Unread:
 
 
 def _node_output(node: Any) -> NodeOutput:
-    """The tensor that a node stands for; for a `getitem` node, an output of the indexed node."""
+    """Return the tensor that `node` stands for; for a `getitem`, an output of the indexed node."""
     if node.op == "call_function" and op_name(node.target) == "getitem":
         return NodeOutput(node.args[0].name, node.args[1] if isinstance(node.args[1], int) else 0)
     return NodeOutput(node.name)
@@ -151,7 +148,10 @@ def _form(name: str, x: torch.Tensor) -> OperandForm:
 
 
 def _size(size: Any) -> int:
-    """A size as an int; for a symbolic size its hint, since `int(size)` would specialize it."""
+    """Return a size as an int; for a symbolic size its hint, as `int(size)` would specialize it.
+
+    0 is returned for a symbolic size without a hint.
+    """
     if isinstance(size, int):
         return size
     hint = getattr(getattr(size, "node", None), "hint", None)

@@ -50,10 +50,11 @@ _OWNING: Final = ("accumulate", "optimizer")
 class Begun(NamedTuple):
     """What is known of an operation before it runs, for `OpMode._note` after it has run.
 
-    facts: from the operation's schema. context: its stage, module and line. inputs: layouts of its
-    input tensors. digests: of the inputs' values, joined. makers: for each input the operation that
-    made it. source: "eager", or "graph" for a compiler's graph. near: a cache of digests of this
-    operation's tensors; None where inputs and outputs share no memory.
+    facts: facts from the operation's schema. context: its stage, module and line. pass_index: the
+    pass it belongs to. inputs: layouts of its input tensors. digests: the digests of the inputs'
+    values, joined. makers: for each input the number of the operation that made it. source:
+    "eager", or "graph" for a compiler's graph. near: a cache of digests of this operation's
+    tensors; None where inputs and outputs share no memory.
     """
 
     facts: OpFacts
@@ -105,7 +106,10 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run the operation `func`, note it, and return its result."""
+        """Run the operation `func`, note it, and return its result.
+
+        types: the classes of the tensor subclasses among its arguments.
+        """
         kwargs = kwargs or {}
         if not self.live:
             return func(*args, **kwargs)
@@ -156,7 +160,10 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         self._on_gap(f"a graph's run could not be traced: {type(fault).__name__}: {fault}"[:200])
 
     def _inside(self, execution: GraphExecution, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation that a graph of Inductor's leaves to torch, and note its values."""
+        """Run an operation that a graph of Inductor's leaves to torch, and note its values.
+
+        Returns the operation's result.
+        """
         out = func(*args, **kwargs)
         if isinstance(func, Overload):
             try:
@@ -250,8 +257,9 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
     ) -> None:
         """Note that operation number `index` has made or written the memory of the tensors `made`.
 
-        In backward's accumulation and in the optimizer the memory also belongs to the operation's
-        module.
+        names: "out" for each returned tensor, or the argument that was written. view: whether the
+        operation returns a view, whose memory it has not made. In backward's accumulation and in
+        the optimizer the memory also belongs to the operation's module.
         """
         state = self._state
         owned = context.module if context.stage in _OWNING else ""

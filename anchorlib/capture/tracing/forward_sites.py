@@ -19,7 +19,7 @@ _LATE: Final = 2  # nodes made after an operation: for the written memory, and f
 class ForwardSite(NamedTuple):
     """Where the forward of an autograd node ran: its module and its line of user code.
 
-    number: of the last node that torch made for that forward operation.
+    number: the number of the last node that torch made for that forward operation.
     """
 
     number: int
@@ -45,7 +45,7 @@ class ForwardSites:
         self._now, self._before = _Step(made), self._now
 
     def is_new(self, number: int) -> bool:
-        """Whether node `number` was made in this step and no forward operation is noted for it."""
+        """Return whether autograd node `number` is of this step, with no forward noted for it."""
         return number > self._now.made and number not in self._now.sites
 
     def note_new(self, number: int, module: str, where: str) -> bool:
@@ -68,17 +68,18 @@ class ForwardSites:
     def note_written(self, number: int, module: str, where: str) -> None:
         """Note where an operation runs that is about to write a tensor in place.
 
-        number: of the autograd node that was made last. If the tensor is a view (`x[0] = y`), torch
-        makes further nodes after the operation, which then get this module and line.
+        number: the number of the autograd node that was made last. If the tensor is a view
+        (`x[0] = y`), torch makes further nodes after the operation, which then get this module and
+        line.
         """
         for late in range(number + 1, number + 1 + _LATE):
             self._now.late[late] = module, where
 
     def of(self, number: int, *, later: bool = False) -> ForwardSite:
-        """Where the forward of autograd node `number` ran; module and line are empty if not known.
+        """Return where the forward of autograd node `number` ran; "" for an unknown module or line.
 
-        later: whether a node without an operation of its own gets that of the next node that has
-        one.
+        later: whether a node for which no operation was noted gets the site of the next node for
+        which one was.
         """
         step = self._now if number > self._now.made else self._before
         exact = step.sites.get(number) or step.late.get(number)
@@ -93,8 +94,8 @@ class ForwardSites:
 class _Step:
     """Where the forwards of one step ran. made: number of the last node made before the step.
 
-    sites: module and line by node number. late: the same of nodes that torch may make after an
-    operation. numbers: the keys of `sites`, sorted.
+    sites: module and line by node number. late: module and line of nodes that torch may make after
+    an operation. numbers: the keys of `sites`, sorted.
     """
 
     def __init__(self, made: int) -> None:

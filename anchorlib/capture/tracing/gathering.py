@@ -35,7 +35,7 @@ class Gathering:
 
     Values that lie one after another along the last dimensions are copied as one element.
 
-    shape, stride: of the tensor, in elements. itemsize: bytes of an element.
+    shape, stride: the tensor's shape and strides, in elements. itemsize: the bytes of an element.
     """
 
     __slots__ = ("_dtype", "_listed", "_run", "_shape", "_strides")
@@ -70,8 +70,9 @@ class Gathering:
 
 @lru_cache(maxsize=128)
 def _places(shape: tuple[int, ...], strides: tuple[int, ...], run: int) -> npt.NDArray[np.intp]:
-    """The position of each element of `run` bytes, counted in elements, in the order of the values.
+    """Return the position of each element of `run` bytes, in the order of the values.
 
+    Positions are counted in elements from the first value on. strides: in bytes.
     Cached for the layouts that were read last, since a step reads the same layouts again and again.
     """
     places = np.zeros(1, np.intp)

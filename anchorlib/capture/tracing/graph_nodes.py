@@ -72,7 +72,7 @@ class NodeFacts(NamedTuple):
 
 
 def facts_of_node(node: Node) -> NodeFacts:
-    """Read from the metadata of `node` its operation's module, line, autograd node and origin."""
+    """Return the module, line, autograd node and origin that the metadata of `node` tells."""
     sums = bool(node.meta.get(_SUMMED))
     # AOT has no metadata for a sum of gradients. As in eager code, the sum counts as part of the
     # operation that made the gradient which was added last.
@@ -93,7 +93,7 @@ def facts_of_node(node: Node) -> NodeFacts:
 
 
 def op_name(target: Any) -> str:
-    """The name of the function that a node calls, spelled as in `TracedOp`: `aten.add.Tensor`."""
+    """Return the name of the function that a node calls, as traces spell it: `aten.add.Tensor`."""
     if isinstance(target, Overload):
         return facts_of(target).name
     return str(getattr(target, "__name__", target))
@@ -101,7 +101,10 @@ def op_name(target: Any) -> str:
 
 @lru_cache(4096)
 def _module_path(text: str) -> ModulePath:
-    """Parse a path as dynamo writes it: `L['self']._modules['blocks'][0].fc1`."""
+    """Return the path to a module that dynamo wrote as `L['self']._modules['blocks'][0].fc1`.
+
+    ITSELF, the module whose forward was compiled, is returned for any other text.
+    """
     detours = 1
     while detours:  # a detour may name the modules on its way by detours
         text, detours = _HOOKED.subn("", text)
@@ -114,7 +117,7 @@ def _module_path(text: str) -> ModulePath:
 
 @lru_cache(4096)
 def _where(trace: str) -> str:
-    """The innermost line of a stack trace outside torch, as "FILE:LINE"; empty if there is none."""
+    """Return the innermost line of a stack trace outside torch, as "FILE:LINE"; "" if none is."""
     for file, line in reversed(_FRAME.findall(trace)):
         if not is_torchs(file):
             return f"{file.rpartition('/')[2]}:{line}"

@@ -92,7 +92,7 @@ class GraphReader:
         self._imports = ImportCallbacks({name: self._safe(meet) for name, meet in meetings.items()})
 
     def open(self) -> None:
-        """Wrap torch's functions; those of a module that is not loaded yet, on its import."""
+        """Wrap torch's functions that log or run graphs, those of unloaded modules on import."""
         self._imports.begin()
         for module in (AOT_MODULE, INDUCTORS_DEBUG, INDUCTORS_OUTPUT):
             if not is_in_torch(module):
@@ -110,7 +110,7 @@ class GraphReader:
                 self._unread(fault)
 
     def _safe(self, take: Callable[[_Given], None]) -> Callable[[_Given], None]:
-        """Wrap `take` so that its exceptions are reported by `on_missing`, not raised.
+        """Return `take`, wrapped so that its exceptions are reported by `on_missing`, not raised.
 
         It runs while a user's code imports or compiles.
         """
@@ -140,7 +140,7 @@ class GraphReader:
         self._listener.begin(AOT_TEXTS)
 
     def _named(self, module: Any, name: str) -> Any:
-        """The private attribute `name` of a torch module; None, and reported, if torch moved it."""
+        """Return the private attribute `name` of a torch module; None, and reported, if gone."""
         full = f"{module.__name__}.{name}"
         attribute = getattr(module, name, None)
         door = next(door for one, door in GRAPH_DOORS.items() if one.startswith(full))
@@ -171,7 +171,7 @@ class GraphReader:
                 self._put(module, name, self._telling(logged))
 
     def _telling(self, logged: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap torch's function `logged` so that the graphs among its arguments are read first."""
+        """Return torch's function `logged`, wrapped to read graphs among its arguments first."""
 
         @wraps(logged)
         def log(*args: Any, **kwargs: Any) -> Any:
@@ -247,7 +247,7 @@ def _inductors(nodes: Any) -> tuple[GraphKey, CompilerGraph]:
 
 
 def _members(kernel: Any) -> list[str]:
-    """The names of the graph's nodes that a kernel computes, without the views in front of it."""
+    """Return the names of the graph's nodes that a kernel computes, without the views before it."""
     names: list[str] = []
     for part in kernel.get_nodes():
         buffer = part.node

@@ -169,7 +169,7 @@ class _Reading:
         return (argument, *form)  # type: ignore[return-value]  # the rest of such a tuple
 
     def _where(self, line: int) -> str:
-        """The user's line, as "FILE:LINE", in the comment above a line of the text.
+        """Return the user's line, as "FILE:LINE", in the comment above a line of the text.
 
         Empty where the comment names no line, or a line of torch's.
         """
@@ -184,7 +184,7 @@ class _Reading:
 
 
 def _assigned(statement: ast.stmt) -> tuple[str, ast.expr | None, ast.expr | None]:
-    """The name that a statement assigns, the value, and the annotation.
+    """Return the name that a statement assigns, the value, and the annotation.
 
     The name is "" for a statement that assigns none; the annotation is None if there is none.
     """
@@ -200,7 +200,7 @@ def _is_in(one: ast.expr, values: Container[str]) -> TypeGuard[ast.Name]:
 
 
 def _facts(called: str) -> OpFacts | None:
-    """Facts from the schema of the operation called by this name; None where torch has none."""
+    """Return facts from the schema of the operation named `called`; None where torch has none."""
     if not called.startswith(_OPERATORS):
         return None
     try:
@@ -211,7 +211,7 @@ def _facts(called: str) -> OpFacts | None:
 
 
 def _literal(value: ast.expr) -> Any:
-    """The value of an argument; its text where it is not a literal, as `torch.float32`."""
+    """Return the value of an argument; its text where it is not a literal, as `torch.float32`."""
     try:
         return ast.literal_eval(value)
     except ValueError:
@@ -219,6 +219,6 @@ def _literal(value: ast.expr) -> Any:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    """Parse sizes, as "3, 4"; 0 stands for a size that is not known before the graph runs."""
+    """Return the sizes in a text such as "3, 4"; 0 for each not known before the graph runs."""
     parts = [one.strip() for one in text.split(",") if one.strip()]
     return tuple(int(one) if one.isdecimal() else 0 for one in parts)

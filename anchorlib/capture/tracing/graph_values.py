@@ -26,7 +26,7 @@ UNSEEN: Final = "the backend runs the graph out of sight"
 def places_of(
     recorder: ValueRecorder, graph: CompilerGraph, modules: Iterable[str]
 ) -> set[NodeOutput]:
-    """The tensors of a graph that must be copied when they are seen, as they may be selected.
+    """Return the tensors of a graph that are to be copied when seen, as they may be selected.
 
     modules: the names of all modules; which of them an operation belongs to is found out later.
     """
@@ -47,10 +47,10 @@ def keep_op(
     kept: Mapping[NodeOutput, torch.Tensor],
     written: Sequence[torch.Tensor],
 ) -> None:
-    """Record the selected values of one operation of a graph that has run.
+    """Record the selected inputs and outputs of one operation of a graph that has run.
 
-    kept: the copies of the tensors that were seen. written: the inputs of the graph that the
-    operation wrote in place.
+    kept: the copies of the tensors that were seen in memory. written: the inputs of the graph that
+    the operation wrote in place. A selected tensor that was not seen becomes a gap.
     """
     called = Called(op.op, context.origin, context.module)
     recorder.begin(called, pass_index)
@@ -63,10 +63,7 @@ def keep_op(
 
 
 def miss_op(recorder: ValueRecorder, op: GraphOp, context: OpContext) -> None:
-    """Note in the log that selected outputs of an operation are not recorded.
-
-    The operation is of a graph that a backend runs unseen.
-    """
+    """Note in the log that selected outputs of `op` are not recorded, as its graph runs unseen."""
     called = Called(op.op, context.origin, context.module)
     for kind in made_kinds(form[0] for form in op.outputs):
         recorder.miss(called, kind, UNSEEN)

@@ -48,7 +48,7 @@ class ImportCallbacks(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002  # importlib's own
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec that other finders return, with a loader that also calls the wanted function.
+        """Return the spec from other finders, with a loader that also calls the wanted function.
 
         None for a module that is not wanted, so that other finders are asked.
         """

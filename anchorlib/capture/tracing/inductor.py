@@ -40,9 +40,9 @@ __all__ = ["GraphExecution", "InductorGraphs"]
 class GraphExecution:
     """One execution of a graph compiled by Inductor.
 
-    makers: the operation that made each of the graph's inputs. written: the inputs that the graph
-    writes in place. digests: of the graph's tensors whose values were seen. kept: copies of those
-    tensors named in `keeps` that were seen, copied at that moment.
+    makers: for each input of the graph, the number of the operation that made it. written: the
+    inputs that the graph writes in place. digests: digests of the graph's tensors whose values were
+    seen. kept: copies of those tensors named in `keeps` that were seen, copied at that moment.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class GraphExecution:
             self.kept[output] = Snapshot(x).tensor
 
     def writes(self, op: GraphOp) -> list[str]:
-        """Names of the graph's inputs that operation `op` writes in place."""
+        """Return names of the graph's inputs that operation `op` writes in place."""
         names = [op.takes[at].node for at in op.mutates]
         return [name for name in names if name in self.written]
 
@@ -104,9 +104,9 @@ class GraphExecution:
                     self.see(output, x)
 
     def _next(self, name: str, shapes: list[tuple[int, ...]]) -> GraphOp | None:
-        """Take the first waiting operation, in kernel order, with this name and output shapes.
+        """Remove and return the first operation not seen yet with this name and output shapes.
 
-        Returns None if no waiting operation fits.
+        Operations are searched in the order of their kernels. Returns None if none fits.
         """
         base = _base(name)
         for at, op in enumerate(self._waiting):
@@ -135,7 +135,7 @@ class InductorGraphs:
         self.compilations.add(compile_id())
 
     def knows(self, key: GraphKey) -> bool:
-        """Whether the graph with this key was read while it was compiled."""
+        """Return whether the graph with this key was read while it was compiled."""
         return key in self._graphs
 
     @property
@@ -160,7 +160,7 @@ class InductorGraphs:
         return execution
 
     def _kept(self, graph: CompilerGraph, state: StepState) -> Collection[NodeOutput]:
-        """The tensors of a graph to copy when they are seen, because they may be recorded."""
+        """Return the tensors of a graph to copy when they are seen, as they may be recorded."""
         if self._value_recorder is None:
             return ()
         return places_of(self._value_recorder, graph, state.names.modules.values())
@@ -220,9 +220,10 @@ class InductorGraphs:
         pass_index: int,
         source: str = "inductor",
     ) -> TracedOp:
-        """The log's entry of an operation in a graph.
+        """Return the operation `op` of a graph as the log of traced operations keeps it.
 
-        first: each operation's index in the step, by name.
+        first: the index in the step of each of the graph's operations, by name. source: "inductor",
+        or "aot" for a graph that was not seen to run.
         """
         index = first[op.name]
         taken = [execution.digests.get(output) if self._inputs else None for output in op.takes]
@@ -251,7 +252,7 @@ class InductorGraphs:
         return TracedOp(form, pass_index, digests, op.floats)
 
     def _made(self, op: GraphOp, execution: GraphExecution) -> list[bytes | None]:
-        """The digest of each tensor that an operation made; None for tensors that were not seen."""
+        """Return the digest of each tensor that an operation made; None for each not seen."""
         for name in execution.writes(op):
             if self._outputs and len(op.outputs) == 1:
                 return [digest_of(execution.written[name])]
@@ -267,7 +268,7 @@ def _with_digests(
 
 
 def _pairs(graph: CompilerGraph, returned: Any) -> Iterator[tuple[NodeOutput, torch.Tensor]]:
-    """Yield each tensor that a graph has returned, with its place in the graph."""
+    """Yield each tensor that a graph has returned, with the node and output that it is in there."""
     every = returned if isinstance(returned, list | tuple) else (returned,)
     for output, x in zip(graph.outputs, every, strict=True):
         if output is not None and isinstance(x, torch.Tensor):
@@ -279,12 +280,12 @@ def _named(arguments: Arguments) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _base(name: str) -> str:
-    """An operation's name without namespace and overload: `addmm` of `aten.addmm.out`."""
+    """Return an operation's name without namespace and overload: `addmm` of `aten.addmm.out`."""
     return name.split(".")[1] if "." in name else name
 
 
 def _users(frame: FrameType | None) -> FrameType | None:
-    """The first of `frame` and its callers that is not in anchorlib's own observing code."""
+    """Return the first of `frame` and its callers that is not in anchorlib's own observing code."""
     while frame is not None and is_observing(frame.f_code.co_filename):
         frame = frame.f_back
     return frame

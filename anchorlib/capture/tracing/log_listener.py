@@ -29,7 +29,7 @@ class LogListener(logging.Filter):
         self._levels: dict[logging.Logger, int] = {}
 
     def begin(self, kind: str) -> None:
-        """Listen to torch's loggers of this kind."""
+        """Listen to torch's loggers of messages of `kind`, such as "aot_graphs"."""
         for logger in loggers_of(kind):
             if logger in self._levels:
                 continue
@@ -52,6 +52,6 @@ class LogListener(logging.Filter):
         return logger.level != _OURS or record.levelno >= self._own_level(logger)
 
     def _own_level(self, logger: logging.Logger) -> int:
-        """The level that `logger` would have if anchorlib did not listen to it."""
+        """Return the level that `logger` would have if anchorlib did not listen to it."""
         above = logger.parent or logger
         return self._levels.get(logger) or above.getEffectiveLevel()

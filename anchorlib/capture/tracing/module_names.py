@@ -31,16 +31,16 @@ class ModuleNames:
             self._parameters[id(parameter)] = owner if owner in modules else root
 
     def name_of(self, module: object) -> str | None:
-        """The name of `module`; None where it belongs to no watched model."""
+        """Return the name of `module`; None where it belongs to no watched model."""
         return self.modules.get(id(module))
 
     def at(self, path: tuple[str, ...]) -> str:
-        """The name of the module at `path`, without wrappers; empty where no known module is."""
+        """Return the name of the module at `path`, without wrappers; "" if no known module is."""
         name = ".".join(link for link in path if link not in WRAPPER_LINKS)
         return name if name in self.modules.values() else ""
 
     def owner(self, variable: object) -> str:
-        """The name of the module that holds a parameter; empty for any other object."""
+        """Return the name of the module that holds a parameter; empty for any other object."""
         return self._parameters.get(id(variable), "")
 
     def find_memory(self) -> None:
@@ -51,17 +51,17 @@ class ModuleNames:
                 self.own(storage_key(parameter), self._parameters[id(parameter)])
 
     def own(self, key: int | None, module: str) -> None:
-        """Note, until the step ends, that `module` owns a storage.
+        """Note, until the step ends, that a storage holds `module`'s gradient or optimizer state.
 
-        Such storages hold a gradient or optimizer state. key: the storage's, from `storage_key`.
+        key: the number that identifies the storage, from `storage_key`; None does nothing.
         """
         if key is not None:
             self._owners[key] = module
 
     def owner_among(self, keys: Iterable[int | None]) -> str:
-        """The only module that owns some of these storages; empty where no module or several do.
+        """Return the only module that owns some of these storages; "" where none or several do.
 
-        keys: the storages', from `storage_keys`.
+        keys: numbers that identify the storages, from `storage_keys`.
         """
         owned, owner = self._owners, ""
         for key in keys:

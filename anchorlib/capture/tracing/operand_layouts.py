@@ -85,7 +85,7 @@ class Layouts:
             self._known.clear()
 
     def of(self, x: torch.Tensor) -> OperandLayout:
-        """The layout of `x`."""
+        """Return the layout of `x`."""
         try:
             if x.layout is not _STRIDED:
                 return OperandLayout(x.dtype, () if x.is_nested else tuple(x.shape))
@@ -103,7 +103,7 @@ class Layouts:
 
 
 def _span(x: torch.Tensor) -> int:
-    """Bytes from the first to the last element of a tensor; 0 if its bytes are not hashed in place.
+    """Return the bytes from the first to the last element of `x`; 0 if not hashed in place.
 
     That is where the tensor is empty, so large that torch copies it with all threads, or spread too
     thinly over its memory, and where the bytes of its dtype are not its values.

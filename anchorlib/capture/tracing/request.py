@@ -15,7 +15,7 @@ Digests: TypeAlias = Literal["both", "outputs", "none"]
 
 
 def trace_steps(steps: object, upcoming: int) -> range:
-    """The range of steps to trace, from the option `steps`: a number of steps, or a range.
+    """Return the range of steps to trace, from the option `steps`: a number of steps, or a range.
 
     upcoming: the next step that can be traced whole. Raises OptionError for anything but a positive
     number or a range, and for steps that are over.

@@ -29,7 +29,7 @@ class RunningNodes:
         self._nodes.clear()
 
     def node(self, frame: FrameType) -> fx.Node | None:
-        """The node whose line of code `frame` is running; None where no node can be found."""
+        """Return the node whose line of code `frame` is running; None where none can be found."""
         graph_module: Any = frame.f_locals.get("self")
         known = node_lines(graph_module) if isinstance(graph_module, fx.GraphModule) else None
         if known is None:
@@ -40,7 +40,7 @@ class RunningNodes:
         return nodes[place] if place is not None and place < len(nodes) else None
 
     def _of_line(self, graph_module: Any, frame: FrameType) -> fx.Node | None:
-        """The node whose name is in the line of code that `frame` is running.
+        """Return the node whose name is in the line of code that `frame` is running.
 
         None if no node is.
         """
@@ -53,7 +53,10 @@ class RunningNodes:
         return next((node for node in nodes if node.name == name), None)
 
     def _of(self, graph_module: fx.GraphModule, lines: object) -> list[fx.Node]:
-        """The nodes of a graph module. lines: changes when torch writes the module's code again."""
+        """Return the nodes of a graph module, read again if `lines` is another object than before.
+
+        lines: an object that torch replaces when it writes the module's code again.
+        """
         known = self._nodes.get(graph_module)
         if known is None or known[0] is not lines:
             known = self._nodes[graph_module] = (lines, list(graph_module.graph.nodes))

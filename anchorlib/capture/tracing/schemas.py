@@ -56,7 +56,10 @@ class OpFacts(NamedTuple):
     blank: bool
 
     def written(self, settings: str) -> frozenset[str]:
-        """Names of the arguments that a call writes. settings: the text of its other arguments."""
+        """Return the names of the arguments that a call writes.
+
+        settings: the text of the call's arguments that are no tensors.
+        """
         return self.trained if self.trained and "training=False" not in settings else self.writes
 
 
@@ -64,7 +67,7 @@ _known: dict[int, tuple[Any, OpFacts]] = {}
 
 
 def facts_of(overload: Any) -> OpFacts:
-    """The facts in the schema of an overload; cached, since each operation asks for them."""
+    """Return the facts in the schema of an overload; cached, since each operation asks for them."""
     # By identity: the hash of an overload is a function in Python. While it is kept here, no other
     # overload can get its id.
     known = _known.get(id(overload))
@@ -95,7 +98,7 @@ def _new_facts(overload: Any) -> OpFacts:
 
 
 def setting(value: Any) -> str:
-    """The text of an argument that is not a tensor: "tanh", "[1, 1]", "float32"."""
+    """Return the text of an argument that is not a tensor: "tanh", "[1, 1]", "float32"."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(setting, value))}]"
     return str(value).removeprefix("torch.")

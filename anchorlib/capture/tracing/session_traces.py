@@ -63,6 +63,7 @@ class SessionTraces:
     ) -> None:
         """Trace `steps`, which were checked, in place of a trace under way.
 
+        digests: "both", "outputs" or "none". compiled: whether graphs of compiled code are read.
         midway: whether the open step has begun even if the clock has counted nothing in it yet.
         values: select the operations whose tensors are recorded.
         """

@@ -70,8 +70,10 @@ _context: Final[Callable[[tuple[str, str, int | None, str, str, str]], OpContext
 class StepState:
     """The operations and tensors seen so far in one traced step.
 
-    ops: the operations traced so far. pass_index: of the next operation. graphs: the compilers'
-    graphs that ran operation by operation, in this step or before.
+    names: names of modules and parameters. digester: computes digests of values. ops: the
+    operations traced so far. makers: which operation wrote which memory. pass_index: the pass that
+    the next operation belongs to. graphs: the compilers' graphs that ran operation by operation, in
+    this step or before.
     """
 
     names: ModuleNames
@@ -118,11 +120,14 @@ class StepState:
         self.ops.append(op)
 
     def is_blank(self, maker: int | None) -> bool:
-        """Whether operation `maker` allocated memory (`empty`) and nothing has written it since."""
+        """Return whether operation number `maker` only allocated memory, as `empty` does."""
         return maker in self._blank
 
     def are_written(self, makers: list[int | None]) -> Iterable[bool]:
-        """For each of these operations, whether the memory that it made has been written."""
+        """Return, for each of the operations `makers`, whether its memory has been written.
+
+        makers: numbers of operations; None for memory from before the step, which is written.
+        """
         blank = self._blank
         return _ALL if blank.isdisjoint(makers) else [maker not in blank for maker in makers]
 
@@ -134,10 +139,11 @@ class StepState:
         tensors: list[torch.Tensor],
         keys: Keys,
     ) -> OpContext:
-        """Find out stage, module and line of an operation that torch has dispatched at `place`.
+        """Return stage, module and line of an operation that torch has dispatched.
 
-        node: the autograd node that runs; None outside backward. tensors: the operation's inputs.
-        keys: of the inputs' storages.
+        dispatched: facts from its schema. place: where its Python frames say that it comes from.
+        node: the autograd node that runs; None outside backward. tensors: its inputs. keys: numbers
+        that identify the inputs' storages.
         """
         facts = None if place.graph is None else self._facts(place.graph)
         if facts is not None and facts.seq is not None and not place.optimizes:
@@ -149,17 +155,17 @@ class StepState:
         return self._of_torch(dispatched, place, node, tensors, keys)._replace(origin=facts.origin)
 
     def context_of_node(self, facts: NodeFacts, place: CodePlace, node: Any) -> OpContext:
-        """Find out stage, module and line of a graph's operation that torch did not dispatch.
+        """Return stage, module and line of a graph's operation that torch did not dispatch.
 
-        facts: from the metadata of the operation's node. node: the autograd node that runs, or
-        None.
+        facts: from the metadata of the operation's node. place: where the running graph was called.
+        node: the autograd node that runs; None outside backward.
         """
         if place.optimizes:
             return OpContext("optimizer", "", None, "", facts.where or place.where, facts.origin)
         return self._of_graph(facts, place, node)
 
     def context_of_unseen(self, facts: NodeFacts) -> OpContext:
-        """Find out stage, module and line of an operation in a graph that was not seen to run."""
+        """Return stage, module and line of an operation in a graph that was not seen to run."""
         module = self.names.at(facts.module.inside)
         stage = "backward" if facts.is_backward else "forward"
         return OpContext(
@@ -177,7 +183,7 @@ class StepState:
         return facts
 
     def _of_graph(self, facts: NodeFacts, place: CodePlace, node: Any) -> OpContext:
-        """Find out stage, module and line of an operation in a graph of AOT's that is running.
+        """Return stage, module and line of an operation in a graph of AOT's that is running.
 
         node: the autograd node that runs the graph's backward; None while the graph's forward runs.
         """
@@ -202,7 +208,10 @@ class StepState:
         return OpContext(stage, module, seq, called, where, facts.origin)
 
     def _is_followed(self, execution: int, module: str, where: str) -> bool:
-        """Whether a graph that runs forward has a backward, so has just made an autograd node."""
+        """Return whether a graph that runs forward has a backward, for which it made a node.
+
+        execution: the number of the autograd node that was made last.
+        """
         if self._forwards.note_new(execution, module, where):
             self._followed.add(execution)
         return execution in self._followed
@@ -280,7 +289,7 @@ class StepState:
 
 
 def _alike(tensors: list[torch.Tensor]) -> bool:
-    """Whether these can be two gradients that autograd adds up: two tensors of equal shape.
+    """Return whether these can be two gradients that autograd adds up: two tensors of equal shape.
 
     An `add` of two tensors of equal shape hardly ever belongs to a derivative.
     """

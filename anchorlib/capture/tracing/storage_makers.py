@@ -24,15 +24,15 @@ class StorageMakers:
         self._held: dict[int, StorageRef] = {}
 
     def maker(self, x: torch.Tensor) -> int | None:
-        """The number of the operation that last wrote `x`; None for memory from before the step."""
+        """Return the number of the operation of this step that last wrote `x`; None if none did."""
         storage = _storage(x)
         return None if storage is None else self._made.get(_key(storage))
 
     def of(self, keys: Iterable[int | None]) -> list[int | None]:
-        """The number of the operation that last wrote each of these storages in this step.
+        """Return the number of the operation that last wrote each of these storages in this step.
 
-        keys: the storages', from `storage_keys`. None stands for a storage that was not written so
-        far.
+        keys: numbers that identify the storages, from `storage_keys`. None is returned for a
+        storage that was not written so far.
         """
         return list(map(self._made.get, keys))
 
@@ -58,7 +58,7 @@ class StorageMakers:
 
 
 def storage_keys(tensors: Sequence[torch.Tensor]) -> list[int | None]:
-    """A key that identifies the storage of each tensor, as `storage_key` returns it."""
+    """Return for each tensor a number that identifies its storage; None if it has no storage."""
     try:
         return list(map(_key, map(_untyped_storage, tensors)))
     except (NotImplementedError, RuntimeError):  # a tensor has no storage
@@ -66,7 +66,7 @@ def storage_keys(tensors: Sequence[torch.Tensor]) -> list[int | None]:
 
 
 def storage_key(x: torch.Tensor) -> int | None:
-    """A key that identifies the storage of `x` while that lives; None where `x` has no storage."""
+    """Return a number that identifies the storage of `x` while it lives; None if `x` has none."""
     storage = _storage(x)
     return None if storage is None else _key(storage)
 

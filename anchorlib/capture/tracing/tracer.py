@@ -148,9 +148,10 @@ class Tracer:
         )
 
     def _end_values(self, *, over: bool) -> None:
-        """Let go of the step's recorded values. over: whether the last traced step has ended.
+        """Tell the recorder of operations' values, if there is one, that a step has ended.
 
-        After the last step, a warning names the selectors that have matched no operation.
+        over: whether that was the last traced step; then a warning names the selectors that have
+        matched no operation.
         """
         if self._value_recorder is None:
             return
@@ -245,12 +246,12 @@ def _is_compiled(op: TracedOp) -> bool:
 
 
 def _lacks_backward(ops: list[TracedOp]) -> bool:
-    """Whether an optimizer stepped after a forward with gradients, yet no backward was seen."""
+    """Return whether `ops` have a step and a forward with gradients, but no backward."""
     stages = {op.form.stage for op in ops}
     followed = any(op.form.seq is not None for op in ops)
     return followed and "optimizer" in stages and not stages & {"backward", "accumulate"}
 
 
 def _has_compiled() -> bool:
-    """Whether torch.compile has made code in this process."""
+    """Return whether torch.compile has made code in this process."""
     return count_compiled() > 0

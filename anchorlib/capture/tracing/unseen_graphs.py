@@ -62,10 +62,10 @@ class UnseenGraphs:
 
 
 def signature(graph: fx.Graph) -> tuple[str, ...]:
-    """The names of a graph's nodes; a copy of the graph that a backend makes has the same names."""
+    """Return the names of a graph's nodes, which are equal in a copy that a backend makes."""
     return tuple([node.name for node in graph.nodes])
 
 
 def compile_id() -> str:
-    """The id that torch gives to the compilation under way, as text."""
+    """Return the id that torch gives to the compilation under way, as text."""
     return str(CompileContext.current_compile_id())

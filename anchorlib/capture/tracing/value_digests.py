@@ -28,7 +28,7 @@ class Digester:
     takes several times as long as the digest. Its memory as it lies is hashed instead, and serves
     as the key of a cache: equal bytes with equal dtype, shape and strides have an equal digest.
 
-    layouts: those of the tensors whose digests were taken.
+    layouts: the layouts (dtype, shape, strides) of tensors met so far; None begins anew.
     """
 
     def __init__(self, layouts: Layouts | None = None) -> None:
@@ -69,7 +69,7 @@ class Digester:
     def digest(
         self, x: torch.Tensor, near: Near | None = None, layout: OperandLayout | None = None
     ) -> bytes | None:
-        """xxh3-128 of the values of `x`; None where `x` has no values that a record could keep.
+        """Return the xxh3-128 digest of the values of `x`; None if it has none to record.
 
         near: a cache for one operation, whose input and output mostly share their memory.
         layout: that of `x`, if it is known already.
@@ -95,7 +95,7 @@ class Digester:
         return ordered
 
     def _in_order(self, memory: Any, layout: OperandLayout, gathering: Gathering) -> bytes:
-        """The digest of an array whose values do not lie one after another in its `memory`."""
+        """Return the digest of an array whose values do not lie in order in its `memory`."""
         with self._copies.lock:
             values = self._copies.of(layout.nbytes)
             gathering.read(memory, values)
@@ -103,7 +103,7 @@ class Digester:
 
 
 def digest_of(x: torch.Tensor) -> bytes | None:
-    """xxh3-128 of the values of `x`, without a cache; None where `x` has no values to record.
+    """Return the xxh3-128 digest of the values of `x`, uncached; None if it has none to record.
 
     The bytes are read where they lie: `x.numpy()` would make the storage of a user's tensor
     not resizable for good.
@@ -119,7 +119,7 @@ def digest_of(x: torch.Tensor) -> bytes | None:
 
 
 def _address(x: torch.Tensor) -> int:
-    """The address of the values of `x`; 0 where the values cannot be read at an address.
+    """Return the address of the values of `x`; 0 where the values cannot be read at an address.
 
     A lazy clone is not materialized: a traced step takes no more memory than an untraced one. What
     the layout of `x` already tells is not checked again, since this runs thrice an operation.
@@ -133,10 +133,10 @@ def _address(x: torch.Tensor) -> int:
 
 
 def _hashed_array(values: torch.Tensor) -> bytes:
-    """The digest of an array on the CPU whose values lie one after another.
+    """Return the digest of an array on the CPU whose values lie one after another.
 
     A tensor that is zero by definition, as forward-mode derivatives have them, has no memory until
-    it is copied. Where torch hides addresses, a lazy clone is copied.
+    it is copied. Where this torch gives no addresses, a lazy clone is copied.
     """
     address = data_address(values) or values.data_ptr()
     if values.nbytes and not address:

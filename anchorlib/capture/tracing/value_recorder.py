@@ -52,7 +52,8 @@ class ValueRecorder:
     ) -> None:
         """Record selected inputs of an operation that is about to run, and count the call.
 
-        names, tensors: its inputs whose memory has been written.
+        pass_index: the pass in which it runs. names, tensors: its inputs whose memory has been
+        written.
         """
         self.begin(called, pass_index)
         for name, x in zip(names, tensors, strict=True):
@@ -64,13 +65,19 @@ class ValueRecorder:
             self.keep(called, kind, x)
 
     def begin(self, called: Called, pass_index: int) -> None:
-        """Count a call of an operation; the count is the `call` coordinate of its records."""
+        """Count a call of an operation; the count is the `call` coordinate of its records.
+
+        pass_index: the pass in which the operation runs.
+        """
         phase = self._clock.phases.here
         number = next(self._calls[called.name, pass_index, phase])
         self._running[threading.get_ident()] = At(self._clock.step, pass_index, number, phase)
 
     def keep(self, called: Called, kind: str, x: torch.Tensor) -> None:
-        """Record the present values of one tensor of the running operation, if selected."""
+        """Record the present values of `x`, a tensor of the running operation, if it is selected.
+
+        kind: "op.in.ARGUMENT" or "op.out". A selected tensor that cannot be recorded is a gap.
+        """
         if not self.wanted.takes(called, kind):
             return
         if not is_plain(x):
@@ -83,7 +90,7 @@ class ValueRecorder:
             self._recorder.observe(streams, at, x)
 
     def miss(self, called: Called, kind: str, why: str) -> None:
-        """Note in the trace's log that a tensor, if selected, was not recorded; `why` says why."""
+        """Note in the trace's log, for `why`, that a tensor was not recorded, if it is selected."""
         if self.wanted.takes(called, kind):
             self._on_gap(f"{VALUES} {called.op}: {why}")
 
@@ -96,7 +103,7 @@ class ValueRecorder:
 
 
 def _unkept(x: torch.Tensor) -> str:
-    """In words for the reason of a gap, why the values of a tensor cannot be recorded."""
+    """Return why the values of `x` cannot be recorded, in words for the reason of a gap."""
     if x.layout is not torch.strided:
         return f"a tensor of layout {str(x.layout).removeprefix('torch.')} is not kept whole"
     if x.is_nested or x.device.type == "meta":

@@ -15,7 +15,7 @@ NAMED: Final = "'aten.tanh_backward', 'fc1', 'encoder.*/mm' or 're:.*softmax.*'"
 
 
 def check_values(values: object) -> tuple[Selector, ...]:
-    """The option `values` of `trace`, one text or several, parsed into selectors.
+    """Return the selectors in the option `values` of `trace`, which is one text or several.
 
     Raises OptionError for anything else, and for a text that is not a selector.
     """
@@ -80,7 +80,7 @@ class WantedValues:
         self._possible: dict[tuple[str, str], bool] = {}
 
     def takes(self, called: Called, kind: str) -> bool:
-        """Whether a selector selects tensors of kind `kind` ("op.out", say) of an operation."""
+        """Return whether a selector selects tensors of kind `kind` ("op.out") of an operation."""
         key = called, kind
         known = self._known.get(key)
         if known is None:
@@ -95,10 +95,10 @@ class WantedValues:
         return took
 
     def may_take(self, op: str, origin: str, modules: Iterable[str]) -> bool:
-        """Whether a selector may select tensors of an operation that runs in one of `modules`.
+        """Return whether a selector may select tensors of an operation run by one of `modules`.
 
-        op, origin: as in `Called`. This is asked of a compiled graph, whose modules are known only
-        later.
+        op: the operation's full name. origin: the operation before a compiler decomposed it; "" if
+        there was none. This is asked of a compiled graph, whose modules are known only later.
         """
         key = op, origin
         known = self._possible.get(key)
@@ -108,7 +108,7 @@ class WantedValues:
         return known or self._means_modules(modules)
 
     def _means_modules(self, modules: Iterable[str]) -> bool:
-        """Whether a selector may name one of these modules, alone or in front of an operation."""
+        """Return whether a selector may name one of `modules`, alone or before an operation."""
         names = list(modules)
         return any("/" in one.text or _may(one, names) for one in self._all)
 
@@ -119,5 +119,5 @@ class WantedValues:
 
 
 def _may(selector: Selector, texts: Iterable[str]) -> bool:
-    """Whether a selector names one of these texts, whatever kind of tensor the selector is for."""
+    """Return whether `selector` names one of `texts`, whatever kind of tensor it is for."""
     return any(reading.has_name(text) for text in texts for reading in selector.readings)
