@@ -42,11 +42,11 @@ class SealedRows(RowSource):
         return self.elements.array.dtype
 
     def span(self, start: int, stop: int) -> Array:
-        """Returns rows start … stop - 1, shape (stop - start, *shape). Raises DamagedError."""
+        """Return rows start … stop - 1, shape (stop - start, *shape). Raises DamagedError."""
         return self.pick(np.arange(start, stop))
 
     def pick(self, rows: Array) -> Array:
-        """Returns the given rows in the given order, shape (len(rows), *shape).
+        """Return the given rows in the given order, shape (len(rows), *shape).
 
         Raises DamagedError.
         """
@@ -65,7 +65,7 @@ class SealedRows(RowSource):
         return picked
 
     def part(self, row: int, start: int, stop: int) -> Array:
-        """Returns elements start … stop - 1 of one row in C order, flat. Raises DamagedError."""
+        """Return elements start … stop - 1 of one row in C order, flat. Raises DamagedError."""
         if not 0 <= row < self.count:
             raise self._beyond(row)
         place = row if self.places is None else int(self.places[row])
@@ -73,7 +73,7 @@ class SealedRows(RowSource):
         return next(self.elements.spans([(first + start, first + stop)]))
 
     def _take(self, places: Array, base: int, out: Array) -> None:
-        """Fills `out`, (rows, width), with the rows at these sealed indices.
+        """Fill `out`, (rows, width), with the rows at these sealed indices.
 
         base: the element of the sealed array at which the row with index 0 begins.
         """
@@ -114,7 +114,7 @@ class FlatRows(RowSource):
 
     @classmethod
     def of(cls, elements: ShardedElements, starts: Array, written: Array) -> FlatRows:
-        """Makes a FlatRows from the labels of a flat form.
+        """Make a FlatRows from where each record of a flat form (of many shapes) begins.
 
         starts, written: each record's first element in the sealed array, ascending, and in the live
             rank; -1 for records without elements.
@@ -142,7 +142,7 @@ class FlatRows(RowSource):
         return int((self.written + self.sizes).max(initial=0))
 
     def span(self, start: int, stop: int) -> Array:
-        """Returns elements start … stop - 1 of the live rank's array. Raises DamagedError."""
+        """Return elements start … stop - 1 of the live rank's array. Raises DamagedError."""
         pieces = [*self._pieces(start, stop)]
         if len(pieces) == 1:
             return next(self.elements.spans(pieces))
@@ -153,7 +153,7 @@ class FlatRows(RowSource):
         return entries
 
     def pick(self, rows: Array) -> Array:
-        """Returns the elements at these positions of the live rank's array. Raises DamagedError."""
+        """Return the elements at these positions of the live rank's array. Raises DamagedError."""
         entries = np.empty(len(rows), self.dtype)
         for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) != 1) + 1):
             if len(run):
@@ -161,11 +161,14 @@ class FlatRows(RowSource):
         return entries
 
     def part(self, row: int, start: int, stop: int) -> Array:
-        """Returns elements start … stop - 1, counted from element `row`. Raises DamagedError."""
+        """Return elements start … stop - 1, counted from element `row` of the live rank's array.
+
+        Raises DamagedError.
+        """
         return self.span(row + start, row + stop)
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yields the spans of the sealed array with elements start … stop - 1 of the live rank."""
+        """Yield the spans of the sealed array with elements start … stop - 1 of the live rank."""
         at = int(np.searchsorted(self.written, start, side="right")) - 1
         while start < stop:
             offset = start - int(self.written[at]) if 0 <= at < len(self.written) else -1
@@ -181,10 +184,10 @@ class FlatRows(RowSource):
 
 
 def inverse_of(written: Array, key: str) -> Array:
-    """Returns for each row of the live rank its index in the sealed array.
+    """Return for each row of the live rank its index in the sealed array.
 
-    written: the live row at each sealed index. key: of the array, for errors. Raises DamagedError
-        where `written` is no permutation.
+    written: for each index of the sealed array the row in the live rank. key: of the array, for
+        errors. Raises DamagedError where `written` is no permutation.
     """
     count = len(written)
     if count and (int(written.min()) < 0 or int(written.max()) >= count):

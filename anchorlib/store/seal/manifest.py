@@ -114,9 +114,9 @@ class Sealed:
 
 
 def read_sealed(run: Location, rank: int, part: int = 0) -> Sealed | None:
-    """Reads the `sealed.json` of a rank or part of a rank of the run at `run`, in one request.
+    """Read the `sealed.json` of a rank or part of a rank of the run at `run`, in one request.
 
-    Returns None where the rank is not sealed. Raises DamagedError where the file is damaged,
+    Return None where the rank is not sealed. Raises DamagedError where the file is damaged,
     StoreError where a later version wrote it.
     """
     key = f"{rank_name(rank, part)}/{SEALED}"
@@ -139,17 +139,17 @@ def read_sealed(run: Location, rank: int, part: int = 0) -> Sealed | None:
 
 
 def rank_document(catalogue: Catalogue) -> bytes:
-    """Returns the zarr.json of a sealed rank: as in the live rank, but with an entry "sealed"."""
+    """Return the zarr.json of a sealed rank: as in the live rank, but with an entry "sealed"."""
     attempts = [attempt_line(attempt) for attempt in catalogue.attempts]
     about = {"rank": catalogue.rank, "state": catalogue.state, "attempts": attempts}
     return group_json(stamp(**about, sealed=VERSION))
 
 
 def is_unfinished(run: Location, rank: int, part: int = 0) -> bool:
-    """Whether the sealing of a rank into `run` was begun and not finished: readers ignore the rank.
+    """Return whether the sealing of a rank into `run` was begun and not finished.
 
-    `zarr.json` is the first object that sealing writes, and its entry "sealed" distinguishes it
-    from that of a live rank.
+    Readers ignore such a rank. `zarr.json` is the first object that sealing writes, and its entry
+    "sealed" distinguishes it from that of a live rank.
     """
     folder = rank_name(rank, part)
     if run.get(f"{folder}/{SEALED}", 0, 1) is not None:

@@ -43,7 +43,7 @@ class SealedRank(RowLocation):
         self._sizes = {one.key[begin:]: one.size for one in sealed.objects}
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file.
+        """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
 
         A chunk file of the live rank is rebuilt from sealed rows.
         """
@@ -61,7 +61,10 @@ class SealedRank(RowLocation):
         return _file(source, first, array.rows, start, length)
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the names in the folder at `prefix`, sorted, as the live rank had them."""
+        """Return the names in the folder at `prefix`, sorted, as the live rank had them.
+
+        The names of folders end in "/".
+        """
         source, array = self.rows_of(prefix.strip("/")), self._serving.get(prefix.strip("/"))
         if source is None or array is None:
             return self._rank.list(prefix)
@@ -69,7 +72,7 @@ class SealedRank(RowLocation):
         return sorted(["zarr.json", *(chunk_key(chunk, len(source.shape)) for chunk in chunks)])
 
     def rows_of(self, key: str) -> RowSource | None:
-        """Returns the rows of the array that was at `key` in the live rank; None for no array.
+        """Return the rows of the array that was at `key` in the live rank; None for no array.
 
         Raises DamagedError where `sealed.json` contradicts itself.
         """
@@ -81,7 +84,7 @@ class SealedRank(RowLocation):
         return self._sources[key]
 
     def faults(self) -> Iterator[str]:
-        """Yields in words what is wrong with the rank's objects; reads each object completely."""
+        """Yield in words what is wrong with the rank's objects; read each object completely."""
         return sealed_faults(self.run, self.sealed)
 
     def _source(self, array: SealedArray, key: str) -> RowSource:
@@ -111,7 +114,7 @@ class SealedRank(RowLocation):
         return SealedRows(elements, shape[0], shape[1:], order)
 
     def _label(self, key: str, name: str) -> np.ndarray[Any, Any]:
-        """Returns one column of the labels (step, …) at `key`, in the order of the sealed array."""
+        """Return one column of the labels (step, …) at `key`, in the order of the sealed array."""
         array = self._array(key)
         if name not in array.columns:
             raise DamagedError(f"{self.sealed.key} is damaged: {key} has no column {name}")
@@ -152,7 +155,7 @@ class SealedRank(RowLocation):
 
 
 def rank_location(run: Location, rank: int, part: int = 0) -> Location:
-    """Returns the location of one rank of the run at `run`; sealed and live ranks are read alike.
+    """Return the location of one rank of the run at `run`; sealed and live ranks are read alike.
 
     part: the number of the part of the rank; 0 where the rank is whole.
     Raises DamagedError where its `sealed.json` is damaged.
@@ -162,9 +165,10 @@ def rank_location(run: Location, rank: int, part: int = 0) -> Location:
 
 
 def _file(source: RowSource, first: int, rows: int, start: int, length: int | None) -> bytes:
-    """Returns bytes of a live rank's chunk file, made from its rows; zeros behind the last row.
+    """Return bytes of a live rank's chunk file, made from rows; zeros behind the last row.
 
-    first: the first row in the file. rows: how many rows the file has room for.
+    first: the first row in the file. rows: how many rows the file has room for. start, length:
+        which bytes of the file; a length of None reads to its end.
     """
     width = source.dtype.itemsize * prod(source.shape)
     stop = rows * width if length is None else min(start + length, rows * width)

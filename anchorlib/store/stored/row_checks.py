@@ -97,7 +97,10 @@ class RowChecks:
         return ROW_1 if self._reader.catalogue.version == 1 else ROW
 
     def _each(self, table: Array) -> list[int | None]:
-        """Return the checksum computed for each row of `table`; None if its histogram is unreadable."""
+        """Return the checksum computed for each row of `table`.
+
+        None stands for a row whose histogram cannot be read.
+        """
         try:
             return self._checks(table)
         # With a damaged place or length numpy is asked for an array that cannot exist. Halving
