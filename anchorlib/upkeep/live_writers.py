@@ -51,7 +51,7 @@ class Writing:
 
 
 def writings_in(store: Path) -> list[Writing]:
-    """Returns the ranks of a directory that are being written, as their lock files say.
+    """Return the ranks of a directory that are being written, as their lock files say.
 
     Rates, lag and backlog are None. Raises StoreError where the lock files cannot be listed.
     """
@@ -59,7 +59,7 @@ def writings_in(store: Path) -> list[Writing]:
 
 
 def writings_at(client: KeeperClient) -> list[Writing]:
-    """Asks a collector which ranks are being written, of the runs that the client may read.
+    """Ask a collector which ranks are being written, of the runs that the client may read.
 
     Raises CollectorError.
     """

@@ -69,7 +69,7 @@ class ColumnMemory:
             self._taken -= self._held.pop(self._gone.popleft(), 0)
 
     def unlock(self) -> None:
-        """Replace the lock: in a forked child, since a thread of the parent may have held the old one."""
+        """Replace the lock in a forked child, since a thread of the parent may hold it."""
         self._lock = threading.Lock()
 
 

@@ -93,7 +93,7 @@ class RankReader(RankTable):
         self.committed = self._understood(known, committed)
 
     def end_at(self, rows: int) -> None:
-        """Hide row number `rows` and all later ones, of which a copy of a live rank lacks a part."""
+        """Hide row number `rows` and all later ones, of which a copy of a live rank lacks parts."""
         self.left_out = self.committed - rows
         self.committed = rows
 

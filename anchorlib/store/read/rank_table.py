@@ -109,7 +109,7 @@ class RankTable(ABC):
         return self.column("series")
 
     def kept(self, rows: Array) -> Array:
-        """Return a mask of these rows: whether the values of each are stored, not its summary alone."""
+        """Return a mask of these rows: whether each has stored values, not its summary alone."""
         kept: Array = (self.column("flags")[rows] & NOT_KEPT) == 0
         return kept
 

@@ -88,7 +88,7 @@ class Grid:
         return start, min(start + self._slab, begin + self._line)
 
     def place(self, chunk: int) -> tuple[str, int]:
-        """Return the file name ("c/0/0") of the shard that holds a chunk, and its index in that shard.
+        """Return the file name ("c/0/0") of the shard that holds a chunk, and the index in it.
 
         chunk: the number of the chunk, counted in C order.
         """
