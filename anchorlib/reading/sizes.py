@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def stored_sizes(reader: RankReader, rows: Array) -> Array:
-    """Returns for each row of a rank's table the bytes of its stored values, as int64.
+    """Return for each row of a rank's table the bytes of its stored values, as int64.
 
     It is 0 for a record whose values were not kept.
     """

@@ -106,7 +106,7 @@ class _OwnHosts:
 
 
 class _Site:
-    """The handlers of the three requests.
+    """The handlers of the three requests: the list of runs, a page, and a page's newer data.
 
     They are plain functions, which Starlette runs in threads: counting histograms takes long and
     must not keep other requests waiting.

@@ -27,9 +27,10 @@ BOTH: Final = 2
 
 
 def vicinities(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the drawings of the first origins, [] unless both runs were traced.
+    """Return drawings of the operations around the first origins, where differences begin.
 
-    Each is {origin: its index in the comparison, sides: the drawings of A and of B}.
+    [] unless both runs were traced. Each is {origin: its index in the comparison, sides: the
+    drawings of A and of B}.
     """
     if comparison.runs is None or comparison.ops is None:
         return []
@@ -56,10 +57,11 @@ class _Traced:
     _known: dict[tuple[int, int], list[Op]] = field(default_factory=dict)
 
     def around(self, *records: Record) -> list[tuple[Graph, int]]:
-        """Return for each record a graph of the operations around the one that made the record.
+        """Return, for each record, a graph of the operations around the one that made the record.
 
-        With each graph comes the index in it of that operation. A record is left out if its step
-        was not traced, or if no operation is known to have made it.
+        records: of A and of B, each as a table and a row. With each graph comes the index in it of
+            that operation. A record is left out if its step was not traced, or if no operation is
+            known to have made it.
         """
         graphs = []
         for side, record in enumerate(records):
