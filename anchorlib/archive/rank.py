@@ -86,7 +86,8 @@ def _check_not_live(reader: RankReader, shelf: Shelf) -> None:
 def _made(run: Location, reader: RankReader, into: FolderTarget) -> Sealed:
     """Write the rank's sealed objects into the folder `into`; return their description.
 
-    The rank is sealed now, or its objects are copied if it is sealed already.
+    Sealed objects are the rank compressed for an archive. The rank is sealed now, or its objects
+    are copied if it is sealed already. Raises DamagedError, StoreError, RunBusyError.
     """
     there = read_sealed(run, reader.rank, reader.part)
     if there is None:
@@ -102,7 +103,7 @@ def _made(run: Location, reader: RankReader, into: FolderTarget) -> Sealed:
 
 
 def _check_unchanged(run: Location, reader: RankReader) -> None:
-    """Raise RunBusyError where a rank was recorded into while it was sealed.
+    """Raise RunBusyError where a rank was recorded into while it was sealed, that is, compressed.
 
     The sealed objects may then have the values of one recording under the catalogue of another one.
     """
@@ -160,9 +161,9 @@ def _send(sealed: Sealed, shelf: Shelf, scratch: Path) -> int:
 
 
 def _compared(sealed: Sealed, shelf: Shelf, scratch: Path) -> dict[str, Held]:
-    """Return the rank's objects in the archive, after each was compared with the sealed one.
+    """Return the rank's objects in the archive, after each was compared with the one made here.
 
-    Raises StoreError where an object is missing or differs.
+    The keys are those of the objects. Raises StoreError where an object is missing or differs.
     """
     held = shelf.held(sealed.folder)
     for one in sealed.objects:

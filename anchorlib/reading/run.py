@@ -471,10 +471,10 @@ class Run:
         return map(self._indexes.of, self._readers_of(None))
 
     def _readers_of(self, rank: int | None) -> Iterator[RankReader]:
-        """Look for new records once; return an iterator over the reader of a rank, or of all (None).
+        """Look for new records once; return an iterator over the reader of a rank, or of all.
 
-        Readers come in ascending order of their ranks; one of an archived run is opened when the
-        iteration comes to it. Raises OptionError where there is no such rank.
+        rank: None is all ranks, in ascending order. A rank of an archived run is opened when the
+            iteration comes to it. Raises OptionError where there is no such rank.
         """
         self._reader.refresh()
         ranks = self._reader.ranks if rank is None else [self._checked_rank(rank)]

@@ -54,10 +54,10 @@ class ArrayPacker:
         return self.array(values, next(fitting, "f8"))
 
     def rough(self, values: Any) -> dict[str, list[Any]]:
-        """Append an array as f4 with 13 bits of precision (0.01 %).
+        """Append an array as float32 with 13 bits of precision (0.01 %).
 
-        Return its reference for the document. The array compresses better so, and suits figures
-        that the page shows as colours.
+        Return its reference for the document. It compresses better so, and suits numbers that the
+        page shows as colours.
         """
         bits = np.ascontiguousarray(np.asarray(values, "<f4").reshape(-1)).view("<u4")
         # Adding half of the unit that is cut off rounds to nearest. A carry into the exponent is

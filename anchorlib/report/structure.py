@@ -120,9 +120,9 @@ def _looks(view: RunView, names: Mapping[str, str]) -> dict[str, tuple[str, str]
 def _ways(edges: Mapping[int, Iterable[Edges]], names: Mapping[str, str]) -> dict[str, list[Way]]:
     """Return the distinct ways in which each name was computed, as operations and inputs.
 
-    Values of which autograd knows only a part are left out: those of code that was compiled into
-    one operation, and those whose inputs are not all known.
-    names: B's names -> A's, for the edges of B.
+    edges: the lineage of a run, by rank: what each value was computed from. Values of which
+        autograd knows only a part are left out: those of code that was compiled into one operation,
+        and those whose inputs are not all known. names: B's names -> A's, for the lineage of B.
     """
     ways: dict[str, list[Way]] = {}
     for one in (one for some in edges.values() for one in some):

@@ -86,7 +86,10 @@ def _names(comparison: Comparison) -> tuple[str, str]:
 
 
 def _pair(evidence: tuple[Frontier, int]) -> tuple[Record, Record]:
-    """Return the record of A at an origin, and its partner in B, each as a table and a row."""
+    """Return the record of A at an origin (where a difference begins), and its partner in B.
+
+    Each is a table and a row in it.
+    """
     alignment, row = evidence[0].alignment, evidence[1]
     at = int(alignment.a_row.searchsorted(row))
     return (alignment.a, row), (alignment.b, int(alignment.b_row[at]))

@@ -22,11 +22,12 @@ class ArchiveState:
     """What a store (a directory or a collector) knows of one archive that its runs went to.
 
     store: the directory or the collector. place: the archive's directory or URL; "" for a collector
-        that archived runs before and archives none now, and for damaged notes of a directory.
+        that archived runs before and archives none now, and for runs whose place a directory cannot
+        read.
     archived: how many runs are archived. alone: the archived runs whose files the store has not.
-    bytes: how many were sent since the collector started; None for a directory.
-    waiting: closed runs that are not archived yet; None for a directory.
-    failing: the reason for each run that could not be archived, by the run's name.
+        bytes: how many were sent since the collector started; None for a directory.
+    waiting: closed runs that are not archived yet; None for a directory. failing: the reason for
+        each run that could not be archived, by the run's name.
     problem: why no run can be archived now; "" where there is no problem.
     """
 

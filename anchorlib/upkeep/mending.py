@@ -170,7 +170,8 @@ def _is_fixed(run: Location, rank: int) -> bool:
 def _record(store: Path, one: Examined, name: str) -> None:
     """Write the usable rows of one rank, its gaps, lineage and operations into the run `name`.
 
-    store: the directory in which the new run is made. Each attempt is written as an attempt.
+    Gaps say what was not recorded, lineage what each value was computed from. store: the directory
+    in which the new run is made. Each attempt is written as an attempt.
     """
     reader, usable = one.reader, one.usable
     of = reader.column("attempt")

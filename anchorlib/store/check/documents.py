@@ -37,10 +37,10 @@ GROWING = ("shape", "attributes")  # may lag behind the rows of a run that was n
 
 
 def run_faults(run: Location) -> Iterator[str]:
-    """Yield in words what is wrong with the run's own zarr.json and its archived digests.
+    """Yield in words what is wrong with a run's own zarr.json, and with its archived digests.
 
-    The attributes of zarr.json are not compared: they hold the name that the run had at first, and
-    its author.
+    Digests are hashes of records by steps, which only archived runs have. The attributes of
+    zarr.json are not compared: they hold the name that the run had at first, and its author.
     """
     due = json.loads(group_json(stamp()))
     yield from _faults(run, "", due, passed_over=("attributes",))

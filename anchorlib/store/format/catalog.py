@@ -127,9 +127,9 @@ class Catalogue:
         return self.series[series].seed ^ self.forms[form].seed
 
     def forget_statements(self) -> None:
-        """Drop gaps (observations not recorded) and lineage, and ignore those of later lines.
+        """Drop gaps (observations not recorded) and lineage (from what values were computed).
 
-        Writers call this: they do not need them.
+        Those in later lines are ignored. Writers call this: they do not need them.
         """
         self.keeps_statements = False
         self.gaps.clear()

@@ -93,10 +93,11 @@ def read_edges(entry: Mapping[str, Any]) -> Edges:
 
 
 def check_stated(edges: Edges) -> Edges:
-    """Return `edges`, a statement of lineage, unchanged if `read_edges` can parse its line.
+    """Return `edges` unchanged if `read_edges` can parse the catalogue line made of it.
 
-    Otherwise raise StoreError, because readers would take that line for damage: for example one
-    with a symbolic size of torch in its shape.
+    edges: lineage, that is, what a value was computed from. Otherwise raise StoreError, because
+        readers would take that line for damage: for example one with a symbolic size of torch in
+        its shape.
     """
     try:
         read_edges(edges_line(edges))

@@ -29,7 +29,8 @@ class FolderShelf:
     """A directory in which archives are stored as objects; implements `Shelf`.
 
     Objects survive power loss once they are stored. All writes are made one after the other, under
-    a lock of the directory. The tag of an object is a hash of its bytes.
+    a lock of the directory. The tag of an object, which changes whenever its bytes do, is a hash of
+    them.
     """
 
     def __init__(self, root: Path) -> None:

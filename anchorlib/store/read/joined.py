@@ -35,10 +35,10 @@ _PAIRS: Final = 1 << 44  # times the index of a part: added to the numbers of it
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Consecutive rows start … stop - 1 of the joined rank, all of which come from one part.
+    """Consecutive rows start … stop - 1 of a joined rank, all of which come from one part.
 
-    A part is what one collector holds of the rank. place: the index of that part. row: the part's
-    row that becomes row `start`.
+    A part is what one collector holds of the rank; joined, they are read as one rank. place: the
+    index of that part. row: the part's row that becomes row `start`.
     session: the number of the session that recorded these rows.
     order: what is added to the part's own `order` (of execution) of each row.
     """
@@ -228,7 +228,8 @@ class JoinedRank(RankReader):
         """Return the log of traced operations of all parts of the rank, each entry once.
 
         attempt: None returns all entries; a number returns that attempt's entries, and the
-            structures that entries of several attempts may refer to.
+            structures (shared descriptions) that entries of several attempts may refer to. Raises
+            DamagedError where a log is damaged.
         """
         numbers = {
             (place, one.number): session.number

@@ -171,11 +171,11 @@ class RankReader(RankTable):
             raise damage(self, row, "they do not fit their checksum", "the figures")
 
     def operations(self, attempt: int | None = None) -> list[Entry]:
-        """Return the log of traced operations.
+        """Return the log of traced operations; [] for none.
 
         attempt: None returns all entries; a number returns that attempt's entries, and the
-            structures that entries of several attempts may refer to. Raises DamagedError where the
-            log is damaged.
+            structures (shared descriptions) that entries of several attempts may refer to. Raises
+            DamagedError where the log is damaged.
         """
         entries, _ = operation_entries(self._location)
         return [

@@ -47,7 +47,7 @@ class MergedSeries:
         return (self.name, self.kind, self.mode)
 
     def joined(self, other: MergedSeries) -> MergedSeries:
-        """Return the figures of the series over the ranks of `self` and of `other` together.
+        """Return the totals of the series over the ranks of `self` and of `other` together.
 
         No rank may be in both.
         """
@@ -93,7 +93,7 @@ class RunFigures:
 
     @classmethod
     def of(cls, ranks: Iterable[RankFigures]) -> RunFigures:
-        """Return the figures of these ranks merged into those of a run."""
+        """Return the totals of a run that has these ranks."""
         known = sorted(ranks, key=lambda one: one.rank)
         series: dict[tuple[str, str, str], list[tuple[int, SeriesFigures]]] = {}
         for one in known:
@@ -122,7 +122,7 @@ class RunFigures:
         return {*self.parts, *((rank, 0) for rank in self.ranks if rank not in apart)}
 
     def joined(self, other: RunFigures) -> RunFigures:
-        """Return the figures over the ranks of `self` and of `other`; no rank may be in both.
+        """Return the totals over the ranks of `self` and of `other`; no rank may be in both.
 
         The result has the `digests` and `by_step` of `self`.
         """

@@ -77,8 +77,8 @@ class ArchivedRuns:
     def list(self, key: str) -> list[str]:
         """Return the names in a folder of an archived run; empty for other runs.
 
-        A run counts as archived here if it has a note of its archive and none of its files is in
-        the store.
+        A run counts as archived here if the store has a note of it, a file that says where its
+        archive is, and none of its files.
         """
         folder, _, inside = key.partition("/")
         archived = self._archived(folder)

@@ -176,7 +176,7 @@ def remove_rank(store: Path, run: str, rank: int) -> int:
 
 
 def rename_run(store: Path, run: str, name: str) -> None:
-    """Give a run another name; the note of an archive under its old name is deleted.
+    """Give a run another name; forget under its old name where it was archived.
 
     Raises RunNotFoundError, OptionError for a run that left for its archive meanwhile,
     RunExistsError where the name is taken, RunBusyError where a living process writes a run of

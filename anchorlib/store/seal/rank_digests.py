@@ -60,10 +60,12 @@ The outline's digest leaves them out.
 
 @dataclass(frozen=True, slots=True)
 class RankDigests:
-    """The digests of one rank's visible records, by which ranks are compared without reading them.
+    """Hashes of one rank's visible records, by which ranks are compared without reading them.
 
-    outline: the digest of what a comparison reads beside values: order, attempts, flags, lineage,
-        header. is_traced: whether any operation was traced, or could not be.
+    Records that a resumed run recorded again are not visible.
+    outline: the digest of what a comparison reads beside values: order, attempts, flags, lineage
+        (what each value was computed from), header. is_traced: whether any operation was traced, or
+        could not be.
     width: how many steps a stretch (range of steps with one digest) has. stretches: the digest of
         each stretch that has records, by its number (its first step divided by the width),
         ascending.
@@ -219,9 +221,9 @@ def _labels(values: Sequence[Sequence[Any]]) -> Array:
 
 
 def _ranked(labels: Array) -> Array:
-    """Return the position of each digest among the different ones in sorted order.
+    """Return for each digest its position among the different ones in sorted order.
 
-    labels: digests, a row of bytes each.
+    labels: the digests, a row of bytes each.
     """
     _, places = np.unique(labels, axis=0, return_inverse=True)
     return np.asarray(places).reshape(-1)
@@ -230,8 +232,8 @@ def _ranked(labels: Array) -> Array:
 def _outline(reader: RankRecords, rows: Array) -> bytes:
     """Return the digest of what a comparison reads of a rank and no digest of steps covers.
 
-    That is order, attempts, flags, lineage, and the header without what differs between processes.
-    rows: the visible rows, in order of execution.
+    That is order, attempts, flags, lineage (what each value was computed from), and the header
+    without what differs between processes. rows: the visible rows, in order of execution.
     """
     catalogue = reader.catalogue
     shapes, codes = reader.shape_codes(rows)

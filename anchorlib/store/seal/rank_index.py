@@ -118,9 +118,10 @@ class RankFigures:
 
 
 def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
-    """Read the index of one sealed rank, or of a part of it, in one request.
+    """Read the index of one sealed (archived) rank, or of a part of it, in one request.
 
-    Return None where there is no index. Raises DamagedError for a damaged index.
+    The index has totals of each series. Return None where there is none. Raises DamagedError for a
+    damaged index.
     """
     key = f"{rank_name(rank, part)}/{INDEX}"
     data = run.get(key, 0, MOST_BYTES)

@@ -98,7 +98,10 @@ def _check(run: Location, reader: RankRecords, into: Target, *, ended_elsewhere:
 
 
 class _Sealing:
-    """Writes the objects of one rank and collects their description for `sealed.json`."""
+    """Writes the objects of one rank that is being sealed (compressed for an archive).
+
+    objects, arrays: their description for `sealed.json`, so far.
+    """
 
     def __init__(self, run: Location, reader: RankRecords, into: Target) -> None:
         self._name = rank_name(reader.rank, reader.part)
@@ -221,7 +224,7 @@ def _named(reader: RankRecords, number: int) -> dict[str, str]:
 
 
 def _served(entry: Form) -> dict[str, str]:
-    """Return, for each label of a form, the key of the live rank's array with its entries.
+    """Return, for each label of a form, the key of the array that has it before sealing.
 
     A form is the records of one dtype and shape; labels are the step, pass, … of each record.
     """

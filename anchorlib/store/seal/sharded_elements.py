@@ -81,7 +81,7 @@ class _ShardBytes:
 
 @dataclass(frozen=True, slots=True)
 class ShardedElements:
-    """Reads the elements of one sealed array, flat, in C order.
+    """Reads the elements of one array of a sealed (archived) rank, flat, in C order.
 
     rank: the location of the rank's objects. name: the rank's folder, for errors.
     sizes: the size of each object, by its key in the rank, from `sealed.json`.

@@ -56,14 +56,14 @@ class SortedForm:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the sealed array of values."""
+        """The shape of the array of these values in the sealed rank."""
         if self.entry.shape is None:
             return (int(self.sizes.sum()),)
         return (len(self.rows), *self.entry.shape)
 
     @property
     def ends(self) -> Array:
-        """For each record, the offset behind its last element in the sealed array."""
+        """For each record, the offset behind its last element in the array of the sealed rank."""
         if self.entry.shape is None:
             ends: Array = np.cumsum(self.sizes)
             return ends
@@ -88,12 +88,16 @@ class SortedForm:
         return labels
 
     def values(self) -> Values:
-        """Return a function that reads elements of the sealed array; ranges must ascend."""
+        """Return a function that reads elements (start, stop) of the sealed rank's array.
+
+        The ranges of its calls must ascend; it raises DamagedError for values that do not fit their
+        digests.
+        """
         return Values(self)
 
 
 class Values:
-    """Reads values in the order of the sealed array, and compares each record with its digest."""
+    """Reads values in the order of the sealed rank's array, and compares each with its digest."""
 
     def __init__(self, form: SortedForm) -> None:
         self._form = form
@@ -103,7 +107,7 @@ class Values:
         self._hasher = xxhash.xxh3_128()
 
     def __call__(self, start: int, stop: int) -> Array:
-        """Return elements start … stop - 1 of the sealed array, flat; ranges of calls must ascend.
+        """Return elements start … stop - 1 of the sealed rank's array, flat; ranges must ascend.
 
         Raises DamagedError where a record that ends among them does not fit its digest.
         """
@@ -135,7 +139,7 @@ class Values:
     def _flat(self, start: int, stop: int) -> Iterator[Array]:
         """Yield elements start … stop - 1 of a flat form (many shapes), record by record.
 
-        In the live rank records of other series lie between them; near records are read in one go.
+        Before sealing, records of other series lie between them; near records are read in one go.
         """
         form, values = self._form, self._form.stored.values
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")

@@ -23,7 +23,7 @@ class StackedColumn:
     """One column of a stack (columns of one dtype in one array).
 
     entries: a function that returns the entries of a range of rows, start … stop - 1. serves: the
-        key of the live rank's array with these entries; None where there was no such array.
+        key of the array that has these entries before sealing; None where there is none.
     """
 
     entries: Elements
@@ -39,8 +39,8 @@ class StackedColumn:
 class Stack:
     """Columns of one dtype by their names, each with `rows` entries, to be written as one array.
 
-    is_sorted: whether its records are sorted by series; one of its columns then has their rows in
-        the live rank.
+    is_sorted: whether its records are sorted by series; one of its columns then has the row that
+        each record had before sealing.
     """
 
     key: str

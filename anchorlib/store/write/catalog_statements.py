@@ -123,7 +123,10 @@ class Statements:
         self._count_left_out(growth=2)
 
     def rest(self) -> None:
-        """Write all gaps not written yet, and the count of lineage and header entries left out."""
+        """Write all gaps (observations not recorded) not written yet.
+
+        Also write the count of lineage and header entries that were left out.
+        """
         self.append_gaps(self._gaps.rest())
         self._count_left_out(growth=1)
 

@@ -81,9 +81,10 @@ class Numbers:
 
 
 class Register:
-    """All series, phases and forms of a rank with their numbers; new ones go into the catalogue.
+    """All series, phases and forms (dtype and shape) of a rank with their numbers.
 
-    refusals: for each series, phase or layout that cannot be stored, the reason.
+    New ones get a number and a line in the catalogue. refusals: for each series, phase, or (dtype,
+    shape) that cannot be stored, the reason.
     """
 
     def __init__(

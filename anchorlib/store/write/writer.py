@@ -400,7 +400,7 @@ class Writer:
         self._directory_watch.check()
 
     def _stands(self) -> bool:
-        """Return whether the rank's directory is still there, so that statements can be written.
+        """Return whether the rank's directory is still there, so that the catalogue can be written.
 
         The first call that finds it gone raises StoreError. Later calls return False, so that gaps,
         lineage and header entries are dropped without a further error.
