@@ -50,7 +50,7 @@ class OpenedRank(Hashable, Protocol):
     """Identifies a rank that a part reads, and opens it in the process that needs it."""
 
     def reader(self) -> Any:
-        """Open the rank and return its reader; raises AnchorError."""
+        """Open the rank and return its reader; raise AnchorError where that fails."""
         ...
 
 

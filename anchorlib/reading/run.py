@@ -127,14 +127,17 @@ class Run:
 
     @property
     def started_ns(self) -> int:
-        """When the first rank of the run began to record, in nanoseconds since the epoch."""
+        """The time when the first rank of the run began to record, in nanoseconds since the epoch.
+
+        0 for a run without ranks.
+        """
         if self._figures is not None:
             return self._figures.created_ns
         return min((one.catalogue.created_ns for one in self._readers_of(None)), default=0)
 
     @property
     def written_ns(self) -> int:
-        """When the run was last written to, in nanoseconds since the epoch."""
+        """The time when the run was last written to, in nanoseconds since the epoch."""
         self._reader.refresh()
         return written_ns(self._reader) if self._figures is None else self._figures.written_ns
 

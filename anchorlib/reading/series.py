@@ -69,7 +69,7 @@ class Series:
 
     @property
     def stored(self) -> tuple[RankReader, int, Array]:
-        """Where the records are stored: (reader of the rank, number of the series, row numbers)."""
+        """The place of the records: (reader of the rank, number of the series, row numbers)."""
         return self._reader, self._entry.id, self._rows
 
     @property
@@ -79,22 +79,22 @@ class Series:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """For each record the shape of its tensor."""
+        """The tensor shape of each record."""
         return self._reader.shapes(self._rows)
 
     @property
     def dtypes(self) -> list[str]:
-        """For each record torch's name of its element type, as "float32"."""
+        """The element type of each record, by torch's name, as "float32"."""
         return self._reader.dtypes(self._rows)
 
     @property
     def kept(self) -> Array:
-        """For each record whether its values are stored, not its summary alone; a bool array."""
+        """A bool array: for each record whether its values are stored, not its summary alone."""
         return self._reader.kept(self._rows)
 
     @property
     def sizes(self) -> Array:
-        """For each record the bytes of its stored values; 0 where the values were not kept."""
+        """An int array: the bytes of each record's stored values; 0 where they were not kept."""
         return stored_sizes(self._reader, self._rows)
 
     def __len__(self) -> int:

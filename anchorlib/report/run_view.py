@@ -79,7 +79,10 @@ class Line:
 
     @property
     def title(self) -> str:
-        """The line's selector, escaped, with phase and mode if they are not "train" and "all"."""
+        """The selector of the records ("fc1@grad"), escaped.
+
+        The phase and mode are added where they are not "train" and "all".
+        """
         extra = [one for one in (self.phase, self.mode) if one not in ("train", "all")]
         text = escape(join(self.name, self.kind))
         return f"{text} ({', '.join(escape(one) for one in extra)})" if extra else text

@@ -141,7 +141,7 @@ class _Site:
             return ()
 
     def _alone(self) -> Mapping[str, str]:
-        """Return the runs that are in an archive alone, each with that archive.
+        """Return the runs whose files are in an archive alone, each with that archive.
 
         {} where asking fails: the list of runs is worth showing without archives.
         """

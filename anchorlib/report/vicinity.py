@@ -47,7 +47,7 @@ def vicinities(comparison: Comparison) -> list[dict[str, Any]]:
 
 @dataclass(slots=True)
 class _Traced:
-    """The operations of both runs, of which each rank is read once.
+    """The traced operations of both runs; those of a rank are read once, when they are needed.
 
     marks: for each run the operations that differ from the other run.
     """

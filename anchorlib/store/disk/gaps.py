@@ -27,10 +27,16 @@ Key = tuple[str, str, str, str]
 
 
 class LeftOut:
-    """Counts what the writer left out, and says when it is time to state the counts as gaps."""
+    """Counts what the writer left out, and says when it is time to state the counts as gaps.
+
+    A gap is a line of the catalogue that says how much of a series was not recorded, and why.
+    """
 
     def __init__(self, stated: Iterable[Gap]) -> None:
-        """stated: the gaps that this attempt stated before it was interrupted."""
+        """stated: the gaps (counts of what is not recorded) that this attempt stated before.
+
+        They are those of before an interruption; only gaps that the writer itself causes are kept.
+        """
         self._gaps: dict[Key, Gap] = {
             (gap.name, gap.kind, gap.mode, gap.reason): gap
             for gap in stated

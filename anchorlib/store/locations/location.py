@@ -100,8 +100,8 @@ class RowLocation(ABC):
 class LocalLocation:
     """A directory of this machine as a location, without its hidden files.
 
-    The directory itself may be a link. Links inside it are not followed, and nothing is read but
-    files and folders; both raise StoreError.
+    The directory itself may be a link. A link inside it, and anything but a file or a folder,
+    raises StoreError when it is read.
     """
 
     def __init__(self, root: Path) -> None:

@@ -115,7 +115,7 @@ class TensorTree:
 
 
 def _opened(run: str, pickled: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
-    """Return a pickled tree: open its ranks in this process.
+    """Return the tree that was pickled, after opening its ranks in this process.
 
     pickled: for each series a pin (how to find its rank), its number in the rank, and its row
         numbers, compressed.
@@ -129,7 +129,7 @@ def _opened(run: str, pickled: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
 
 @dataclass(frozen=True, slots=True)
 class ShownRows:
-    """The rows of one series that a tensor tree shows."""
+    """The records of one series that a tensor tree (a run shown as zarr) has, by row number."""
 
     reader: RankReader
     entry: SeriesEntry

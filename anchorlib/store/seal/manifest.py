@@ -139,7 +139,7 @@ def read_sealed(run: Location, rank: int, part: int = 0) -> Sealed | None:
 
 
 def rank_document(catalogue: Catalogue) -> bytes:
-    """Return the zarr.json of a sealed (archived) rank: as before sealing, plus an entry "sealed"."""
+    """Return the zarr.json of a sealed (archived) rank: as before, plus an entry "sealed"."""
     attempts = [attempt_line(attempt) for attempt in catalogue.attempts]
     about = {"rank": catalogue.rank, "state": catalogue.state, "attempts": attempts}
     return group_json(stamp(**about, sealed=VERSION))

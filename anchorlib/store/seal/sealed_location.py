@@ -151,7 +151,7 @@ class SealedRank(RowLocation):
 
     @cached_property
     def _serving(self) -> Mapping[str, SealedArray]:
-        """For the key of each array before sealing, the sealed array that holds its rows."""
+        """The sealed array that holds the rows of an array, by the key it had before sealing."""
         arrays = self._arrays.values()
         return {key: array for array in arrays for key in array.serves if key is not None}
 

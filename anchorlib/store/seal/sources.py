@@ -63,7 +63,7 @@ class SortedForm:
 
     @property
     def ends(self) -> Array:
-        """For each record, the offset behind its last element in the array of the sealed rank."""
+        """An array: for each record the offset behind its last element in the sealed array."""
         if self.entry.shape is None:
             ends: Array = np.cumsum(self.sizes)
             return ends
