@@ -156,7 +156,10 @@ class Cluster:
         return ClusterError(f"a worker of {self.address} failed: {kind}: {_line(error)}")
 
     def _compare(self, ours: dict[str, str], theirs: dict[str, str]) -> None:
-        """Log in one line, once each, the versions of a worker that differ from this process's."""
+        """Log in one line, once each, the versions of a worker that differ from this process's.
+
+        ours, theirs: versions by package.
+        """
         other = {(name, theirs[name]) for name in ours if theirs.get(name) != ours[name]}
         if fresh := sorted(other - self._logged):
             self._logged |= other

@@ -176,8 +176,9 @@ class Series:
     ) -> Record:
         """Return the record at a step, pass and call; the last where several were recorded there.
 
-        Raises UnknownTensorError where there is none, AmbiguousTensorError where several phases
-        have a record there and no `phase` is given.
+        phase: None takes the only phase that has a record there. Raises UnknownTensorError where
+            there is none, AmbiguousTensorError where several phases have a record there and no
+            `phase` is given.
         """
         records = self.where(steps=[step], pass_index=pass_index, call=call, phase=phase)
         if not len(records):

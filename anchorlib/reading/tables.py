@@ -21,7 +21,10 @@ def html_text(text: object) -> str:
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return an HTML `<table>`; markup in heads and cells is escaped, and so shows as text."""
+    """Return an HTML `<table>` with a heading row and a row for each of `rows`.
+
+    Markup in heads and cells is escaped, and so shows as text.
+    """
     lines = ["<table>", f"<thead><tr>{_cells('th', heads)}</tr></thead>", "<tbody>"]
     lines += [f"<tr>{_cells('td', row)}</tr>" for row in rows]
     return "\n".join([*lines, "</tbody>", "</table>"])

@@ -248,8 +248,8 @@ def _nonfinite(parts: list[LineRecords], places: list[int]) -> tuple[Nonfinite |
 def _was_skipped(parts: list[LineRecords], rank: int, step: int) -> bool:
     """Return whether the optimizer skipped a step of a rank, as any record's flags say.
 
-    Only gradients that the optimizer consumed carry that flag; the record that is not finite may be
-    of another kind.
+    parts: all records of the page. Only gradients that the optimizer consumed carry that flag; the
+        record that is not finite may be of another kind.
     """
     return any(
         "skipped" in str(flags)

@@ -39,7 +39,10 @@ def rows(count: int, edges: Sequence[Edge]) -> list[list[int]]:
 
 
 def _heights(count: int, edges: Sequence[Edge]) -> list[int]:
-    """Return how many rows lie below each node's row."""
+    """Return for each node how many rows lie below its row.
+
+    edges: (maker, taker) pairs of nodes; a maker is at least one row above each of its takers.
+    """
     height = [0] * count
     for maker, taker in sorted(edges, reverse=True):
         height[maker] = max(height[maker], height[taker] + 1)

@@ -96,7 +96,8 @@ def contrasted(
 ) -> list[Contrast]:
     """Return the comparisons as the page draws them.
 
-    comparisons: of the run of the first view with that of each other view, in their order.
+    views: what the page shows of each run. comparisons: of the first run with each other run, in
+        their order.
     """
     return [
         contrast(one, views[0], views[number], number, budget=budget)

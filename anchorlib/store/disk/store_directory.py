@@ -36,7 +36,7 @@ _DEFAULT_ACL: Final = "system.posix_acl_default"
 def make_store(store: Path, *, fsync: bool) -> None:
     """Create a store's directory, and missing folders above it; do nothing where it exists.
 
-    Raises OSError.
+    fsync: wait until the new names are on disk. Raises OSError.
     """
     above = [path for path in (store, *store.parents) if not path.exists()]
     if above:

@@ -118,7 +118,8 @@ def _dump(document: Mapping[str, Any]) -> bytes:
 def json_value(value: object, depth: int = HEADER_DEPTH) -> Any:
     """Return `value` as JSON can hold it: NaN and infinities become null, keys become text.
 
-    Raises TypeError for a value that JSON cannot hold, and for one nested deeper than HEADER_DEPTH.
+    depth: how deep it may nest lists and mappings. Raises TypeError for a value that JSON cannot
+        hold, and for one that nests deeper.
     """
     if not depth:
         raise TypeError(f"it nests lists and mappings more than {HEADER_DEPTH} deep")

@@ -63,11 +63,11 @@ class ObjectShelf:
         return data, got.meta[self._tag] or ""
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object; an object with that key is replaced."""
+        """Store `data` as the object at `key`; an object with that key is replaced."""
         self._put(key, data, "overwrite")
 
     def create(self, key: str, data: bytes) -> bool:
-        """Store an object unless its key has one already.
+        """Store `data` as the object at `key` unless there is an object already.
 
         Return False where that object has other bytes, otherwise True.
         """
@@ -107,10 +107,10 @@ class ObjectShelf:
                 return
 
     def is_same(self, key: str, held: Held, data: bytes) -> bool:
-        """Return whether the object at `key` has exactly these bytes.
+        """Return whether the object at `key` has exactly the bytes of `data`.
 
-        held: the object as a listing showed it. Where its ETag is not the MD5 of the bytes, the
-            object is read and compared.
+        held: the object as a listing showed it. Where its size fits and its ETag is not the MD5 of
+            the bytes, the object is read and compared.
         """
         if held.size != len(data):
             return False

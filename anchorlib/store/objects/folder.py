@@ -62,12 +62,12 @@ class FolderShelf:
         return None if data is None else (data, _tag(data))
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object; an object with that key is replaced."""
+        """Store `data` as the object at `key`; an object with that key is replaced."""
         with self._alone():
             self._write(key, data)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Store an object unless its key has one already.
+        """Store `data` as the object at `key` unless there is an object already.
 
         Return False where that object has other bytes, otherwise True.
         """
@@ -97,9 +97,9 @@ class FolderShelf:
             (self.root / key).unlink(missing_ok=True)
 
     def is_same(self, key: str, held: Held, data: bytes) -> bool:
-        """Return whether the object at `key` has exactly these bytes.
+        """Return whether the file at `key` has exactly the bytes of `data`.
 
-        The file is always read to compare.
+        held: the file as a listing showed it. If its size fits, the file is always read to compare.
         """
         stored = self.fetch(key) if held.size == len(data) else None
         return stored is not None and stored[0] == data

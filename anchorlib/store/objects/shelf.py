@@ -50,11 +50,11 @@ class Shelf(Protocol):
         ...
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object; an object with that key is replaced."""
+        """Store `data` as the object at `key`; an object with that key is replaced."""
         ...
 
     def create(self, key: str, data: bytes) -> bool:
-        """Store an object unless its key has one already.
+        """Store `data` as the object at `key` unless there is an object already.
 
         Return False where that object has other bytes, otherwise True.
         """
@@ -73,7 +73,7 @@ class Shelf(Protocol):
         ...
 
     def is_same(self, key: str, held: Held, data: bytes) -> bool:
-        """Return whether the object at `key` has exactly these bytes.
+        """Return whether the object at `key` has exactly the bytes of `data`.
 
         held: the object as a listing showed it. Where its size differs, the answer is False; where
             its tag cannot tell, the object is read.

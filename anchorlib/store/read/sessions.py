@@ -91,7 +91,10 @@ def has_ended(parts: Sequence[RankReader]) -> bool:
 
 
 def _writers(parts: Sequence[RankReader]) -> dict[object, list[tuple[int, Attempt]]]:
-    """Return the attempts of each session, each with the index of the part that it is in."""
+    """Return the attempts of each session of a rank, each with the index of the part that it is in.
+
+    parts: readers of what each collector holds of the rank. The keys are those of `_writer`.
+    """
     attempts: dict[object, list[tuple[int, Attempt]]] = {}
     for place, part in enumerate(parts):
         for one in part.catalogue.attempts:
@@ -100,7 +103,10 @@ def _writers(parts: Sequence[RankReader]) -> dict[object, list[tuple[int, Attemp
 
 
 def _writer(place: int, attempt: Attempt) -> object:
-    """Return a key that is equal for the attempts of one session, in whichever parts they are."""
+    """Return a key that is equal for the attempts of one session, in whichever parts they are.
+
+    place: the index of the part that `attempt` is in; a part is what one collector holds of a rank.
+    """
     return attempt.claim if attempt.begins else (place, attempt.number)
 
 

@@ -108,7 +108,10 @@ def pin_of(reader: RankReader) -> Pin:
 
 
 def packed_rows(rows: Array) -> bytes:
-    """Return row numbers compressed, by their differences, which are mostly equal in a series."""
+    """Return row numbers as compressed bytes, to be sent to another process.
+
+    They are compressed by their differences, which are mostly equal in a series.
+    """
     return zlib.compress(np.diff(rows, prepend=0).astype("<i8").tobytes(), 1)
 
 

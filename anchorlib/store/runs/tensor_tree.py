@@ -153,7 +153,10 @@ def _rank(parts: Sequence[ShownRows]) -> ZarrNode:
 
 
 def _tensors(parts: Sequence[ShownRows]) -> ZarrNode:
-    """Return the group of a rank's tensors, each under the path segment of its name."""
+    """Return the zarr group of a rank's tensors, each under the path segment of its name.
+
+    parts: the series of the rank.
+    """
     named: dict[str, list[ShownRows]] = {}
     for part in parts:
         named.setdefault(part.entry.name, []).append(part)
@@ -170,7 +173,10 @@ def _tensors(parts: Sequence[ShownRows]) -> ZarrNode:
 
 
 def _tensor(parts: Sequence[ShownRows]) -> ZarrNode:
-    """Return the group of one tensor: a group for each kind, and for further modes of a kind."""
+    """Return the zarr group of one tensor: a group for each kind, and for further modes of a kind.
+
+    parts: the tensor's series on one rank.
+    """
     children: dict[str, Child] = {}
     for part in parts:
         kind, mode = part.entry.kind, part.entry.mode

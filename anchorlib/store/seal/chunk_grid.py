@@ -33,7 +33,10 @@ class Grid:
 
     @classmethod
     def of(cls, shape: tuple[int, ...], itemsize: int) -> Grid:
-        """Return the grid for an array of this shape, with chunks and shards of suitable sizes."""
+        """Return the grid for an array of this shape, with chunks and shards of suitable sizes.
+
+        itemsize: bytes of an element.
+        """
         chunk = _cut(shape, (1,) * len(shape), CHUNK_BYTES // itemsize)
         whole = tuple(-(-size // step) * step for size, step in zip(shape, chunk, strict=True))
         return cls(shape, chunk, _cut(whole, chunk, SHARD_BYTES // itemsize))

@@ -37,7 +37,8 @@ MOST_STEPS: Final = 1 << 24
 def read_line(data: bytes) -> Mapping[str, Any]:
     """Return the JSON object in a compressed index.
 
-    Raises ValueError where its checksum does not fit.
+    data: the bytes of the index. Raises ValueError where they are damaged or their checksum does
+        not fit.
     """
     line = inflated(data, MOST_BYTES)
     if not line.endswith(b"\n") or not is_sound(line[:-1]):

@@ -183,7 +183,8 @@ class _RecordBytes:
     def places(self, rows: Array) -> tuple[Array, ...]:
         """Return keys for `np.lexsort` (the last sorts first) that sort the records of a step.
 
-        Records with equal keys keep the order of execution, which tells them apart.
+        rows: the row numbers of the records. Records with equal keys keep the order of execution,
+            which tells them apart.
         """
         column = self._reader.column
         return (

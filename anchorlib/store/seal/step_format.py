@@ -128,7 +128,11 @@ def _unpacked(packed: Any, dtype: Any, length: int | None = None) -> Array:
 
 
 def _keyed(packed: Mapping[str, Any], keys: str, counts: str, most: int) -> tuple[Array, Array]:
-    """Unpack two arrays: ascending keys from 0 to below `most`, and a count for each."""
+    """Unpack two arrays: ascending keys from 0 to below `most`, and a count for each.
+
+    packed: packed arrays by name. keys, counts: the names of the two. Raises ValueError where the
+        keys are not so.
+    """
     ascending = _unpacked(packed[keys], np.int64)
     # Neighbours are compared: a difference of two of them might not fit into 64 bits.
     if len(ascending) and (

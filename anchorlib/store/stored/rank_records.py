@@ -40,7 +40,7 @@ class RankRecords(RankRows, Protocol):
         """Return how many bytes the stored values of these rows have together."""
 
     def check_rows(self, rows: Array) -> None:
-        """Raise DamagedError where a row does not fit its checksum."""
+        """Raise DamagedError where one of these rows does not fit its checksum."""
 
     def stack(self, rows: Array) -> Array:
         """Return the raw stored values of rows of one dtype and shape: (len(rows), *shape).

@@ -97,24 +97,28 @@ class StoredForm:
     def offsets(self, rows: Array) -> Array:
         """Return where each record's elements begin in a flat form; -1 where none are kept.
 
-        A flat form holds records of many shapes, their elements end to end.
+        A flat form holds records of many shapes, their elements end to end. rows: rows of the
+        form's arrays.
         """
         return self._offsets.pick(rows)
 
     def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
-        """Return the different shapes of these records."""
+        """Return the different shapes of these records; rows: their rows in the form's arrays."""
         if self.entry.shape is not None:
             return {self.entry.shape}
         return set(_trimmed(self.shapes(rows)))
 
     def shape_list(self, rows: Array) -> list[tuple[int, ...]]:
-        """Return the shape of each of these records."""
+        """Return the shape of each of these records; rows: their rows in the form's arrays."""
         if self.entry.shape is not None:
             return [self.entry.shape] * len(rows)
         return _trimmed(self.shapes(rows))
 
     def nbytes(self, rows: Array) -> int:
-        """Return how many bytes the values of these records take together."""
+        """Return how many bytes the values of these records take together.
+
+        rows: their rows in the form's arrays.
+        """
         units = len(rows)
         if self.entry.shape is None:
             shapes = self.shapes(rows)

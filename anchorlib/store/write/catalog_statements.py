@@ -91,8 +91,8 @@ class Statements:
     def edges(self, edges: Sequence[Edges]) -> None:
         """Write lineage (what each value was computed from) that was not written before.
 
-        Lineage beyond the size limits is left out, and counted as left out. Raises StoreError where
-        an entry is malformed.
+        edges: an entry for each value. Entries beyond the size limits are left out, and counted as
+            left out. Raises StoreError where an entry is malformed.
         """
         mine = [replace(check_stated(one), attempt=self._attempt) for one in edges]
         fresh = {key: one for one in mine if (key := hash(edges_key(one))) not in self._edges}

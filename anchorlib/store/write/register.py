@@ -162,8 +162,8 @@ class Register:
     def seeds(self, series: Array, forms: Array) -> Array:
         """Return the checksum seed of each row, from its series and its form (dtype and shape).
 
-        For a row of a flat form (of many shapes), `flat_seed` must still mix the record's offset
-        and shape into the seed.
+        series, forms: the numbers of each row's series and form. For a row of a flat form (of many
+            shapes), `flat_seed` must still mix the record's offset and shape into the seed.
         """
         of_form = np.array([form.entry.seed for form in self.forms], np.uint64)
         return np.array(self._series_seeds, np.uint64)[series] ^ of_form[forms]

@@ -178,7 +178,11 @@ def _histograms(block: RowBlock, table: Array, pairs: int) -> tuple[Array, Array
 def _checks(
     rows: bytes, exponents: bytes, counts: bytes, ends: Array, seeds: Array
 ) -> Iterator[int]:
-    """Yield the checksum of each packed row together with its histogram pairs."""
+    """Yield the checksum of each packed row together with its histogram pairs.
+
+    rows: the packed rows, end to end. exponents, counts: all histogram pairs, 2 and 8 bytes each.
+        ends: where each row's pairs end among them. seeds: the checksum seed of each row.
+    """
     width, start = ROW.itemsize, 0
     for row, (end, seed) in enumerate(zip(ends.tolist(), seeds.tolist(), strict=True)):
         packed_row = rows[row * width : (row + 1) * width]

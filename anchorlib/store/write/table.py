@@ -46,7 +46,11 @@ class RowTable:
         }
 
     def append(self, packed: bytes, checks: list[int], exponents: bytes, counts: bytes) -> None:
-        """Write packed rows, their checksums and histogram pairs behind the committed rows."""
+        """Write packed rows, their checksums and histogram pairs behind the committed rows.
+
+        packed: rows, end to end. checks: the checksum of each. exponents, counts: the pairs of all
+            histograms, as bytes. The rows exist once `commit` was called.
+        """
         if exponents:
             self._columns["hist_exponent"].write_packed(self.pairs, exponents)
             self._columns["hist_count"].write_packed(self.pairs, counts)
