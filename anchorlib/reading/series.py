@@ -148,7 +148,7 @@ class Series:
     def raw(self) -> tuple[Array, str]:
         """Return all values as stored (bfloat16 as uint16, …), and torch's name of their dtype.
 
-        The shape is (record, *tensor shape). Raises the errors of `values`.
+        The array has an entry for each record along its first axis. Raises the errors of `values`.
         """
         dtype, _ = self.form()
         return self._reader.stack(self._rows), dtype
@@ -256,7 +256,7 @@ class Series:
     def to_torch(self) -> torch.Tensor:
         """Return all values as one tensor, in the dtype that was recorded.
 
-        Its shape is (record, *tensor shape). Raises the errors of `values`.
+        It has an entry for each record along its first axis. Raises the errors of `values`.
         """
         from anchorlib.reading.tensors import as_tensor
 

@@ -98,9 +98,10 @@ def move_locks(store: Path, run: str, name: str) -> None:
 
 
 def _locks(store: Path, run: str) -> list[tuple[str, Path]]:
-    """Return (rank name, lock file) of each rank of the run that was ever locked, even if not made.
+    """Return (rank name, lock file) of each rank of the run that was ever locked, sorted.
 
-    "rank3" is the name of a rank, "rank3.p1" that of a part of one.
+    "rank3" is the name of a rank, "rank3.p1" that of a part of one. A rank counts even if it was
+    never made.
     """
     return sorted((rank, path) for name, rank, path in _all_locks(store) if name == run)
 

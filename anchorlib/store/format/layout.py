@@ -162,7 +162,7 @@ def run_directory(store: Path, run: str) -> Path:
 
 
 def hidden(store: Path) -> Path:
-    """Return the folder `.anchor` of a store, which holds locks and unfinished files.
+    """Return the folder `.anchor` of a store, which holds locks, notes and unfinished files.
 
     The folder lies outside every zarr hierarchy, and on the file system of the store, so that a
     rename puts a finished file or group from there into a hierarchy.
