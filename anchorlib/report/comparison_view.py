@@ -76,7 +76,7 @@ def contrast(
 ) -> Contrast:
     """Return the comparison of run 0 with run `number` of the page, as the page draws it.
 
-    a, b: what the page shows of these two runs. budget: limits on how much data goes into the page.
+    a, b: what the page shows of these two runs. budget: limits on the amount of data.
     """
     budget = budget or PageBudget()
     grid = np.full((len(a.lines), len(a.columns)), np.nan)
@@ -102,11 +102,7 @@ def _no_cells() -> dict[str, Array]:
 
 
 def _severity(alignment: Alignment, measures: Measures | None) -> Array:
-    """Return how bad each pair of records is: its error in eps, or a constant.
-
-    The constants are EQUAL, and those for pairs that were not measured, whose error is infinite, or
-    where one run alone has a finite value.
-    """
+    """Return how bad each pair is: its error in eps, or a constant (EQUAL, _UNMEASURED, …)."""
     severity = np.where(alignment.equal, EQUAL, _UNMEASURED)
     if measures is not None and len(measures):
         error = np.asarray(measures["error_eps"], np.float64)
@@ -158,7 +154,7 @@ def _worst(
 ) -> tuple[dict[str, Array], Array]:
     """Return `Contrast.cells`, and the index of the worst pair of each of these cells.
 
-    severity: how bad each pair is. cell: the cell of each pair, -1 for pairs that are left out.
+    severity, cell: how bad each pair is, and its cell (line * columns + column), -1 for no cell.
     """
     differing = alignment.differing
     differing = differing[cell[differing] >= 0]
@@ -178,10 +174,7 @@ def _worst(
 
 
 def _measured(measures: Measures | None, pairs: Array) -> dict[str, Array]:
-    """Return the measures of some pairs, by name; NaN for a pair that was not measured.
-
-    pairs: indices of pairs in the alignment.
-    """
+    """Return the measures of some pairs (by index), by name; NaN where a pair was not measured."""
     columns = {name: np.full(len(pairs), np.nan) for name in MEASURES}
     if measures is not None and len(measures):
         place = np.minimum(np.searchsorted(measures.pair, pairs), len(measures) - 1)
@@ -192,9 +185,9 @@ def _measured(measures: Measures | None, pairs: Array) -> dict[str, Array]:
 
 
 def _wanted(comparison: Comparison, a: RunView) -> list[int]:
-    """Return the cells of the first divergence and of the origins, as line * columns + column.
+    """Return the cells of the first divergence and of the origins (where differences begin).
 
-    Origins are where differences begin. Those whose line the page does not have are left out.
+    A cell is line * columns + column; those whose line the page does not have are left out.
     """
     places = [] if comparison.first is None else [comparison.first.place]
     places += [origin.place for origin in comparison.origins]
@@ -266,10 +259,7 @@ def _plain(comparison: Comparison, a: RunView, b: RunView, number: int) -> dict[
 
 
 def _section(section: Section, a: RunView) -> dict[str, Any]:
-    """Return a section of an answer as the page shows it, with the cell of each entry.
-
-    At most ENTRIES entries are shown; "all" says how many there are.
-    """
+    """Return a section of an answer as the page shows it: at most ENTRIES entries, with cells."""
     return {
         "key": section.key,
         "title": section.title,
