@@ -13,7 +13,11 @@ __all__ = ["check_apart"]
 
 
 def check_apart(store: Path, run: str, shelf: Shelf) -> None:
-    """Raises OptionError where the archive is the store, or has this run in the store's folder."""
+    """Raise OptionError where an archive would be the store itself.
+
+    That is so where they are one directory, and where the folder of this run is the same in both,
+    as through a link. Archives in object stores always pass.
+    """
     if "://" in shelf.place:
         return
     place = Path(shelf.place)

@@ -17,14 +17,13 @@ __all__ = ["update_archive_place"]
 
 
 def update_archive_place(store: Path, note: ArchiveNote, shelf: Shelf) -> ArchiveNote:
-    """Notes that an archived run is at another place, after reading each of its objects there.
+    """Note that an archived run is at another place, after reading each of its objects there.
 
-    note: the present note of a run whose files are in its archive alone; the place that it names is
-        not asked. shelf: the new place.
-
-    Returns the new note. Raises RunNotFoundError where the run is not complete there,
-    RunExistsError where another recording is there, DamagedError where an object does not fit its
-    SHA-256, RunBusyError where the run was recorded anew or noted otherwise meanwhile, StoreError,
+    note: the present note of a run whose files are in its archive alone, that is, the store's file
+        that says where the archive is; the place that it names is not asked. shelf: the new place.
+    Return the new note. Raises RunNotFoundError where the run is not complete there, RunExistsError
+    where another recording is there, DamagedError where an object does not fit its SHA-256,
+    RunBusyError where the run was recorded anew or noted otherwise meanwhile, StoreError,
     CollectorError.
     """
     folder = Within(shelf.location, f"{note.run}.zarr")
@@ -35,7 +34,11 @@ def update_archive_place(store: Path, note: ArchiveNote, shelf: Shelf) -> Archiv
 
 
 def _noted(run: Location, key: PartKey, note: RankNote, name: str, shelf: Shelf) -> RankNote:
-    """Returns the note of a rank at its new place, after all of it was compared with `note`."""
+    """Return the RankNote of a rank at its new place, after all of it was compared with `note`.
+
+    A RankNote says which state of a rank an archive has. run: the run's folder at the new place.
+    name: the run's name. Raises as `update_archive_place` does.
+    """
     sealed = read_sealed(run, *key)
     if sealed is None:
         raise RunNotFoundError(

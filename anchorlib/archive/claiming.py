@@ -29,10 +29,11 @@ STALE_SECONDS: Final = 86_400.0
 
 
 def claim_rank(shelf: Shelf, sealed: Sealed) -> None:
-    """Claims a rank in the archive, so that no archiver with other bytes sends it meanwhile.
+    """Claim a rank in the archive, so that no archiver with other bytes sends it meanwhile.
 
-    sealed: the objects that this process sends. Raises RunBusyError where an archiver of other
-        objects has claimed the rank less than a day ago.
+    The claim is an object `sealing.json` beside the rank's objects. sealed: the objects that this
+    process sends. Raises RunBusyError where an archiver of other objects has claimed the rank less
+    than a day ago.
     """
     key, mine = claim_key(sealed.rank, sealed.part), hashlib.sha256(sealed.document).hexdigest()
     claim = json.dumps({"sealed": mine, "since_ns": time.time_ns(), "host": os.uname().nodename})
@@ -55,7 +56,11 @@ def claim_rank(shelf: Shelf, sealed: Sealed) -> None:
 
 
 def _read(data: bytes) -> tuple[str, int, str]:
-    """Returns digest, time and machine of a claim; an unreadable claim counts as very old."""
+    """Return digest, time (ns since the epoch) and machine of the archiver that claimed a rank.
+
+    data: the content of the claim, an object in the archive. One that cannot be read counts as very
+        old.
+    """
     try:
         claim: Any = json.loads(data)
         return str(claim["sealed"]), int(claim["since_ns"]), str(claim["host"])

@@ -31,10 +31,10 @@ class NotEndedError(StoreError):
 
 
 def open_ranks(run: str, parts: Sequence[RankReader], shelf: Shelf) -> list[int]:
-    """Returns the ranks that were not closed, as far as `parts` and the archive's parts show.
+    """Return the ranks that were not closed, as far as `parts` and the archive's parts show.
 
-    parts: readers of what a store holds of each rank. The archive is asked only for ranks that are
-        open in these. Raises StoreError, CollectorError.
+    parts: readers of what a store holds of each rank; other collectors may hold the rest. The
+        archive is asked only for ranks that are open in these. Raises StoreError, CollectorError.
     """
     there = Within(shelf.location, f"{run}.zarr")
     return [rank for rank, here in _by_rank(parts).items() if not _has_ended(here, there)]
@@ -48,7 +48,7 @@ def _by_rank(parts: Sequence[RankReader]) -> dict[int, list[RankReader]]:
 
 
 def check_recording(run: str, parts: Sequence[RankReader], shelf: Shelf) -> None:
-    """Raises RunExistsError where the archive has parts of another recording with this run's name.
+    """Raise RunExistsError where the archive has parts of another recording with this run's name.
 
     Parts of two recordings have different keys, so neither would overwrite the other, and the rank
     that readers put together of both could not be read.
@@ -71,12 +71,12 @@ def check_recording(run: str, parts: Sequence[RankReader], shelf: Shelf) -> None
 
 
 def is_spread(parts: Sequence[RankReader]) -> bool:
-    """Whether the run was recorded by several collectors, so that others may hold parts of it."""
+    """Return whether several collectors recorded the run, so that others may hold parts of it."""
     return any(one.begins for part in parts for one in part.catalogue.attempts)
 
 
 def check_ended(run: str, parts: Sequence[RankReader], shelf: Shelf) -> None:
-    """Raises NotEndedError where a rank was not closed: its training may still add records.
+    """Raise NotEndedError where a rank was not closed: its training may still add records.
 
     Raises RunExistsError where the archive has parts of another recording with this run's name.
     """
@@ -104,10 +104,10 @@ def _has_ended(here: Sequence[RankReader], there: Location) -> bool:
 
 
 def _goes_on(other: RankReader, here: Sequence[RankReader]) -> bool:
-    """Whether a part `other` has the rest of a session that begins in `here`, or later sessions.
+    """Return whether a part `other` has the rest of a session that begins in `here`, or later ones.
 
-    All are parts of one rank, which several collectors recorded. A part of an earlier recording
-    with this run's name says nothing about this recording.
+    A part is what one collector holds of a rank; all are parts of one rank. A part of an earlier
+    recording with this run's name says nothing about this recording.
     """
     own = [one for part in here for one in part.catalogue.attempts]
     claims, newest = {one.claim for one in own}, max(one.started_ns for one in own)
@@ -118,7 +118,7 @@ def _goes_on(other: RankReader, here: Sequence[RankReader]) -> bool:
 
 
 def _others(here: Sequence[RankReader], there: Location) -> Iterator[RankReader]:
-    """Yields readers of the rank's parts that are complete in the archive and not among `here`."""
+    """Yield readers of the rank's parts that are complete in the archive and not among `here`."""
     own = {(one.rank, one.part) for one in here}
     for rank, part in listed_parts(there):
         is_other = rank == here[0].rank and (rank, part) not in own

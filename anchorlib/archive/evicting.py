@@ -51,9 +51,10 @@ class _KeptRun:
 
 
 def leaving(store: Path, place: str, keep: Keep, also: Iterable[str] = ()) -> list[str]:
-    """Returns the names of the runs that `make_room` would remove here, the oldest first.
+    """Return the names of the runs that `make_room` would remove here, the oldest first.
 
-    place: the archive that has them. also: runs that are not archived yet, counted as the newest.
+    place: the archive that has them. also: runs that are not archived yet, counted as the newest;
+        they may be in the result.
     """
     if keep.is_all:
         return []
@@ -75,7 +76,7 @@ def leaving(store: Path, place: str, keep: Keep, also: Iterable[str] = ()) -> li
 
 
 def make_room(store: Path, shelf: Shelf, keep: Keep) -> dict[str, int]:
-    """Removes archived runs from this machine until `keep` is met; returns bytes freed, by run.
+    """Remove archived runs from this machine until `keep` is met; return bytes freed, by run.
 
     Each run is looked up in the archive before it is removed. It stays where the archive no longer
     has it as it was compared, where it changed here, and where a living process writes it; the
@@ -112,7 +113,10 @@ def _is_confirmed(store: Path, note: ArchiveNote, shelf: Shelf) -> bool:
 
 
 def _here(store: Path, place: str) -> Iterable[_KeptRun]:
-    """Yields the runs that are archived at `place` and whose files are still in this store."""
+    """Yield the runs that are archived at `place` and whose files are still in this store.
+
+    Runs whose note of their archive is damaged are left out, and logged.
+    """
     for run in noted_runs(store):
         try:
             note = note_of(store, run)

@@ -35,15 +35,13 @@ _PAUSE = 0.05  # seconds, times the number of failed tries: others rewrite the i
 
 
 def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> None:
-    """Adds archived ranks to the index of their run, which is made where there is none.
+    """Add archived ranks to the index of their run, which is made where there is none.
 
-    The digests and the figures of their steps are written first: the index refers to their objects.
-    Objects that no index refers to any more, from the index before and from updates that came too
-    late, are removed.
-
+    The digests (hashes) and figures (counts, histograms) of their steps are written first: the
+    index refers to their objects. Objects that no index refers to any more, from the index before
+    and from updates that came too late, are removed.
     folder: the run's objects. anew: ranks that were completed just now. An index that has them
-        already has figures of an earlier recording, so it is made again from all ranks.
-
+        already has totals of an earlier recording, so it is made again from all ranks.
     Raises StoreError, CollectorError.
     """
     marked, keys = {*anew}, set[str]()
@@ -79,9 +77,9 @@ def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Fresh:
-    """The ranks that the index does not know yet, or that were counted anew.
+    """What was counted of the ranks that the index does not know yet, or that were counted anew.
 
-    ranks: their figures, without those of steps. steps: those of steps, which are added up at once,
+    ranks: their totals, without those of steps. steps: those of steps, which are added up at once,
         since those of a thousand ranks might not fit in memory.
     """
 
@@ -102,7 +100,10 @@ class _Fresh:
 
 
 def _named(figures: RunFigures | None) -> set[str]:
-    """Returns the keys of the objects with digests and figures of steps that an index refers to."""
+    """Return the keys of the two objects about steps that an index refers to, if it does.
+
+    One holds digests (hashes) of the steps of all ranks, the other their counts and histograms.
+    """
     if figures is None:
         return set()
     made = ((digests_key, figures.digests), (steps_key, figures.by_step))
@@ -117,9 +118,11 @@ def _parsed(data: bytes) -> RunFigures | None:
 
 
 def _put_digests(folder: Shelf, known: RunFigures | None, merged: RunFigures, fresh: _Fresh) -> str:
-    """Stores the digests of all ranks that have any; returns the object's SHA-256 for the index.
+    """Store the digests of all ranks that have any; return the object's SHA-256 for the index.
 
-    "" where there is nothing to compare: of a single rank, opening it tells more than its digests.
+    Digests are hashes of the records of each range of steps. Return "" where fewer than two ranks
+    have them, as for a run of one rank (opening it tells more), and where they are too large.
+    known: the present index. merged: the new one. fresh: the ranks that were added.
     """
     others = {*merged.ranks} - fresh.numbers
     kept = digests_of_run(folder.location, known)
@@ -140,10 +143,12 @@ def _put_digests(folder: Shelf, known: RunFigures | None, merged: RunFigures, fr
 
 
 def _put_steps(folder: Shelf, known: RunFigures | None, merged: RunFigures, fresh: _Fresh) -> str:
-    """Stores the figures of the steps of all ranks; returns the object's SHA-256 for the index.
+    """Store the figures of the steps of all ranks; return the object's SHA-256 for the index.
 
-    "" where a rank has none, as one that an older version sealed, and for a single rank, which is
-    opened as soon as it is drawn.
+    Figures are counts, extremes and histograms. Return "" where a rank has none, as one that an
+    older version sealed, where they are too large, and for a single rank, which is opened as soon
+    as it is drawn.
+    known: the present index. merged: the new one. fresh: the ranks that were added.
     """
     if len(merged.ranks) < 2:
         return ""
@@ -170,9 +175,9 @@ def _put_steps(folder: Shelf, known: RunFigures | None, merged: RunFigures, fres
 
 
 def _put(folder: Shelf, key: Callable[[str], str], data: bytes, there: str) -> str:
-    """Stores an object under a key made of its SHA-256, unless that is `there`.
+    """Store an object under a key made of its SHA-256; return the SHA-256 in hex.
 
-    Returns the SHA-256.
+    there: the SHA-256 of the object that is there already, "" for none; it is not stored again.
     """
     name = object_name(data)
     if there != name:
@@ -192,10 +197,10 @@ def _digests(ranks: Iterable[RankFigures]) -> dict[int, RankDigests]:
 def _with(
     run: Location, known: RunFigures | None, ranks: Sequence[int]
 ) -> tuple[RunFigures, _Fresh]:
-    """Returns the figures of the index with these ranks added, and those of the added ranks alone.
+    """Return the totals of the index with these ranks added, and those of the added ranks alone.
 
-    They are made from all ranks of the archive where no index is known, and where a rank in the
-    index has got a further part since.
+    known: the present index; None where there is none. Where it is None, and where a rank in it has
+        got a further part since, all ranks of the archive are counted, and all count as added.
     """
     listed = listed_parts(run)
     if known is None or {one for one in listed if one[0] in {*known.ranks}} != known.keys:

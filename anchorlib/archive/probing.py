@@ -20,15 +20,14 @@ HASTY: Final = RequestLimits(request=5.0, connect=3.0, again=0, retrying=5.0)
 
 
 def checked_shelf(shelf: Shelf, *, without_conditions: bool = False) -> Shelf:
-    """Returns the shelf (place for archives), after a test that it honours conditional writes.
+    """Return the shelf (place for archives), after a test that it honours conditional writes.
 
     The test stores a small object, tries to replace it under conditions that do not hold, and
     removes it.
-
     without_conditions: accept a store that ignores conditions. The caller then vouches that nobody
         else archives into it: two archivers could overwrite each other's objects.
-
-    Raises OptionError for such a store otherwise, CollectorError for a store that does not answer.
+    Raises OptionError for a store that ignores conditions otherwise, CollectorError for one that
+    does not answer.
     """
     if _keeps_conditions(shelf):
         return shelf

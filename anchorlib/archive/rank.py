@@ -25,7 +25,8 @@ class SentRank:
     """A rank, or the part of it that this store holds, that is complete in the archive.
 
     objects, bytes: its objects in the archive, and their bytes. sent: how many objects were sent by
-        this call. marked: whether this call marked it as complete.
+        this call. note: which state of the rank was archived. marked: whether this call marked it
+        as complete, by storing its `sealed.json`.
     """
 
     key: PartKey
@@ -37,14 +38,14 @@ class SentRank:
 
 
 def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path) -> SentRank:
-    """Archives one rank or part whose session has ended; objects already there are not sent again.
+    """Archive one rank or part whose session has ended; objects already there are not sent again.
 
     run: the location of the run. shelf: takes the run's objects, whose keys begin with "rank0/".
-    scratch: an empty folder with room for the sealed rank.
-
+        scratch: an empty folder with room for the sealed rank.
     Raises RunExistsError where the archive has another recording under this name, RunBusyError
     where another recording is being sent there or the rank was recorded into, OptionError where a
-    run is recorded in that place, StoreError, CollectorError, and as `seal`.
+    run is recorded in that place, DamagedError where rows or values do not fit their checksums,
+    StoreError, CollectorError.
     """
     marked = read_sealed(shelf.location, reader.rank, reader.part)
     if marked is None:
@@ -69,7 +70,7 @@ def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path)
 
 
 def _check_not_live(reader: RankReader, shelf: Shelf) -> None:
-    """Raises OptionError where the archive's folder holds this rank as its writer wrote it.
+    """Raise OptionError where the archive's folder holds this rank as its writer wrote it.
 
     The folder may be the collector's own directory, by another name. Sealed objects would replace
     the rank's only files there.
@@ -83,9 +84,10 @@ def _check_not_live(reader: RankReader, shelf: Shelf) -> None:
 
 
 def _made(run: Location, reader: RankReader, into: FolderTarget) -> Sealed:
-    """Writes the rank's sealed objects into the folder `into`; returns their description.
+    """Write the rank's sealed objects into the folder `into`; return their description.
 
-    The rank is sealed now, or its objects are copied if it is sealed already.
+    Sealed objects are the rank compressed for an archive. The rank is sealed now, or its objects
+    are copied if it is sealed already. Raises DamagedError, StoreError, RunBusyError.
     """
     there = read_sealed(run, reader.rank, reader.part)
     if there is None:
@@ -101,7 +103,7 @@ def _made(run: Location, reader: RankReader, into: FolderTarget) -> Sealed:
 
 
 def _check_unchanged(run: Location, reader: RankReader) -> None:
-    """Raises RunBusyError where a rank was recorded into while it was sealed.
+    """Raise RunBusyError where a rank was recorded into while it was sealed, that is, compressed.
 
     The sealed objects may then have the values of one recording under the catalogue of another one.
     """
@@ -114,9 +116,10 @@ def _check_unchanged(run: Location, reader: RankReader) -> None:
 
 
 def is_archived(reader: RankReader, note: RankNote, shelf: Shelf) -> bool:
-    """Whether the archive still has a rank as its note says, and the rank here is unchanged.
+    """Return whether the archive still has a rank as its note says, and the rank here is unchanged.
 
-    Only the names, sizes and tags of the objects in the archive are read, and its `sealed.json`.
+    note: which state of the rank was archived, with a hash of its objects' names, sizes and tags.
+        Only these and `sealed.json` are read in the archive.
     """
     if (reader.catalogue.uid, *reader.version) != note.sealed:
         return False
@@ -130,13 +133,19 @@ def is_archived(reader: RankReader, note: RankNote, shelf: Shelf) -> bool:
 
 
 def listing_hash(held: dict[str, Held]) -> str:
-    """Returns a hash of the names, sizes and tags of objects."""
+    """Return a hash of the names, sizes and tags (as ETags) of objects, in hex.
+
+    held: size and tag of each object, by its key.
+    """
     lines = (f"{key}\0{one.size}\0{one.tag}\n" for key, one in sorted(held.items()))
     return xxhash.xxh3_128_hexdigest("".join(lines).encode())
 
 
 def _send(sealed: Sealed, shelf: Shelf, scratch: Path) -> int:
-    """Sends the objects that are missing or differ, removes others; returns how many it sent."""
+    """Send the objects that are missing or differ, remove others; return how many were sent.
+
+    scratch: the folder with the sealed objects.
+    """
     held = shelf.held(sealed.folder)
     sent = 0
     for one in sealed.objects:
@@ -152,9 +161,9 @@ def _send(sealed: Sealed, shelf: Shelf, scratch: Path) -> int:
 
 
 def _compared(sealed: Sealed, shelf: Shelf, scratch: Path) -> dict[str, Held]:
-    """Returns the rank's objects in the archive, after each was compared with the sealed one.
+    """Return the rank's objects in the archive, after each was compared with the one made here.
 
-    Raises StoreError where an object is missing or differs.
+    The keys are those of the objects. Raises StoreError where an object is missing or differs.
     """
     held = shelf.held(sealed.folder)
     for one in sealed.objects:
@@ -178,10 +187,11 @@ def _sealed_bytes(scratch: Path, key: str, sha256: str) -> bytes:
 
 
 def _other(there: Sealed, sealed: Sealed, reader: RankReader, shelf: Shelf) -> SentRank:
-    """Accepts or refuses an archived rank whose `sealed.json` differs from the one made now.
+    """Accept or refuse an archived rank whose `sealed.json` differs from the one made now.
 
-    It is accepted where it has the same records, sealed by another version, after each object was
-    read. Raises RunExistsError where it has other records, DamagedError where an object is damaged.
+    there: what the archive has. sealed: what was made now. It is accepted where it has the same
+        records, sealed by another version, after each object was read. Raises RunExistsError where
+        it has other records, DamagedError where an object is damaged.
     """
     if (there.uid, there.records) != (sealed.uid, sealed.records):
         raise RunExistsError(_taken(reader.rank, shelf))

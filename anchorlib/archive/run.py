@@ -45,8 +45,8 @@ Scratch = Callable[[], AbstractContextManager[str]]
 class Archived:
     """The result of archiving a run that is now complete in the archive.
 
-    objects, bytes: its objects in the archive, and their bytes. sent: how many objects were sent by
-        this call.
+    place: the archive. objects, bytes: the run's objects in the archive, and their bytes. sent: how
+        many objects were sent by this call.
     """
 
     run: str
@@ -71,7 +71,7 @@ class Planned:
 
 
 def archive_run(store: Path, run: str, shelf: Shelf, progress: Progress | None = None) -> Archived:
-    """Archives the ranks and parts of a run in a directory; its files there stay as they are.
+    """Archive the ranks and parts of a run in a directory; its files there stay as they are.
 
     A call that was killed is continued by the next call; two calls at once have the same result.
 
@@ -94,7 +94,7 @@ def archive_run(store: Path, run: str, shelf: Shelf, progress: Progress | None =
 def archive_served(
     location: Location, run: str, shelf: Shelf, progress: Progress | None = None
 ) -> Archived:
-    """Archives a run that collectors serve, or that is in another archive; no note is written.
+    """Archive a run that collectors serve, or that is in another archive; no note is written.
 
     location: of the run. Raises what `archive_run` raises, except RunBusyError for a run that is
         being written: only its collectors know that.
@@ -105,7 +105,7 @@ def archive_served(
 
 
 def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
-    """Returns what `archive_run` would do; nothing is written. Raises as `archive_run` does."""
+    """Return what `archive_run` would do; nothing is written, and the same errors are raised."""
     check_apart(store, run, shelf)
     folder = ShelfWithin(shelf, f"{run}.zarr")
     parts = _parts_in(store, run)
@@ -122,10 +122,7 @@ def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
 
 
 def plan_served(location: Location, run: str, shelf: Shelf) -> Planned:
-    """Returns what `archive_served` would do; nothing is written.
-
-    Raises as `archive_served` does.
-    """
+    """Return what `archive_served` would do; nothing is written, and the same errors are raised."""
     there = ShelfWithin(shelf, f"{run}.zarr").location
     parts = _parts_at(location, run)
     check_ended(run, parts, shelf)
@@ -153,10 +150,12 @@ def _sent(  # each argument has a meaning of its own
     scratch: Scratch,
     progress: Progress | None,
 ) -> list[SentRank]:
-    """Sends all parts into the archive, then the run's zarr.json and its index.
+    """Send all parts into the archive, then the run's zarr.json and index; return what was sent.
 
-    Of a run of several collectors the ranks that have ended are sent although others have not: a
-    collector may wait for the part that says so, while this part's collector waits for another.
+    parts: readers of what the store holds of each rank. Of a run of several collectors the ranks
+        that have ended are sent although others have not: a collector may wait for the part that
+        says so, while this part's collector waits for another. Raises NotEndedError at the end
+        where a rank has not ended, otherwise as `archive_run` does.
     """
     folder = ShelfWithin(shelf, f"{run}.zarr")
     check_recording(run, parts, shelf)
@@ -195,7 +194,7 @@ def _ranks(parts: Sequence[RankReader]) -> tuple[int, ...]:
 
 
 def _parts_in(store: Path, run: str) -> list[RankReader]:
-    """Returns readers of the parts of a run in a directory, which nobody may be writing.
+    """Return readers of the parts of a run in a directory, which nobody may be writing.
 
     Raises RunBusyError for a run that is written, StoreError for the copy of a live rank that lacks
     its end, RunNotFoundError.
@@ -224,9 +223,9 @@ def _parts_at(location: Location, run: str, where: str = "") -> list[RankReader]
 
 
 def _scratch(store: Path, run: str) -> tempfile.TemporaryDirectory[str]:
-    """Makes a temporary folder on the store's disk, to seal a rank in.
+    """Return a temporary folder on the store's disk, to seal a rank in, as a context manager.
 
-    A folder that a killed archiver leaves is deleted after a day.
+    A folder that a killed archiver leaves is deleted after a day. Raises StoreError.
     """
     with store_errors(f"cannot seal {run!r} in {escape(str(store))}"):
         (folder := hidden(store) / "tmp").mkdir(parents=True, exist_ok=True)

@@ -29,11 +29,11 @@ class Cluster:
     """A connection to the workers of one dask scheduler, used as a context manager."""
 
     def __init__(self, address: str) -> None:
-        """Connects to the scheduler at `address`: "tcp://host:8786", or "tls://…".
+        """Connect to the scheduler at `address`: "tcp://host:8786", or "tls://…".
 
-        TLS is set up as dask has it (`distributed.comm.tls` in its configuration).
-        Raises MissingExtraError without dask, OptionError for a wrong address, and ClusterError
-        where no scheduler answers.
+        TLS is set up as dask has it (`distributed.comm.tls` in its configuration). Raises
+        MissingExtraError without dask, OptionError for a wrong address, and ClusterError where no
+        scheduler answers.
         """
         self.address = checked_address(address)
         self._logged: set[tuple[str, str]] = set()
@@ -53,11 +53,10 @@ class Cluster:
                 ) from None
 
     def map(self, function: Callable[[Part], Answer], parts: Iterable[Part]) -> Iterator[Answer]:
-        """The answers of `map(function, parts)`, computed by the workers.
+        """Yield the answers of `map(function, parts)` in order, computed by the workers.
 
-        parts: each has the methods of `NearPart`, as a `reading.TaskBlock` has.
-        function: pure, because a task whose worker died is computed again, and importable by the
-            workers.
+        parts: each has the methods of `NearPart`, as a `reading.TaskBlock` has. function: is pure,
+            because a task whose worker died is computed again, and importable by the workers.
         Raises the errors of `function` (of several the first in order), and ClusterError where the
         cluster cannot answer for a part: later parts are then not answered either.
         """
@@ -76,7 +75,7 @@ class Cluster:
             self._forget(futures)
 
     def close(self) -> None:
-        """Disconnects from the cluster, which goes on running."""
+        """Disconnect from the cluster, which goes on running."""
         self._quietly(partial(self._client.close, timeout=CLOSE_SECONDS))
 
     def __enter__(self) -> Cluster:
@@ -86,9 +85,10 @@ class Cluster:
         self.close()
 
     def _result(self, future: Any) -> Any:
-        """The answer of a task.
+        """Wait for the answer of a task, a dask future, and return it.
 
-        Raises ClusterError where the task failed or the cluster is gone.
+        Raises ClusterError where the task failed or the cluster is gone, and errors of anchorlib as
+        the task raised them.
         """
         lonely_since: float | None = None
         while True:
@@ -106,8 +106,9 @@ class Cluster:
     def _looked(self, lonely_since: float | None) -> float | None:
         """Check the cluster; return since when it has had no worker, None while it has a worker.
 
-        lonely_since: what the last call returned.
-        Raises ClusterError where that is too long ago, or where the scheduler is gone.
+        lonely_since: what the last call returned; times are those of `time.monotonic`. Raises
+            ClusterError where the cluster has had no worker for too long, or where the scheduler is
+            gone.
         """
         if self._client.status in ("closed", "closing"):
             raise ClusterError(f"the dask scheduler at {self.address} is gone; nothing is answered")
@@ -122,7 +123,7 @@ class Cluster:
         return now if lonely_since is None else lonely_since
 
     def _workers(self) -> bool:
-        """Whether the cluster has workers.
+        """Return whether the cluster has workers.
 
         Raises ClusterError where the scheduler does not answer.
         """
@@ -136,7 +137,7 @@ class Cluster:
         return bool(identity["workers"])
 
     def _failed(self, error: Exception) -> ClusterError:
-        """The ClusterError to raise for a task that failed with an error that is not ours."""
+        """Return the ClusterError to raise for a task that failed with another library's error."""
         kind = type(error).__name__
         if isinstance(error, distributed().CancelledError):
             return ClusterError(
@@ -155,7 +156,10 @@ class Cluster:
         return ClusterError(f"a worker of {self.address} failed: {kind}: {_line(error)}")
 
     def _compare(self, ours: dict[str, str], theirs: dict[str, str]) -> None:
-        """Log in one line, once each, the versions of a worker that differ from this process's."""
+        """Log in one line, once each, the versions of a worker that differ from this process's.
+
+        ours, theirs: versions by package.
+        """
         other = {(name, theirs[name]) for name in ours if theirs.get(name) != ours[name]}
         if fresh := sorted(other - self._logged):
             self._logged |= other
@@ -170,7 +174,7 @@ class Cluster:
             self._quietly(partial(self._client.cancel, futures))
 
     def _quietly(self, leave: Callable[[], object]) -> None:
-        """Call `leave`, whose failure is only logged.
+        """Call `leave`, a function that ends something at the cluster; only log its failure.
 
         The answers have arrived by then, or another error is being raised, which must not be
         hidden.

@@ -28,7 +28,7 @@ class FarPart(Protocol):
         ...
 
     def near(self) -> NearPart:
-        """Open the part in this process."""
+        """Open the part in this process and return it."""
         ...
 
 
@@ -42,7 +42,7 @@ class NearPart(Protocol):
     def weight(self) -> int: ...
 
     def far(self) -> FarPart:
-        """The part in the form that is sent to another process, which opens it again."""
+        """Return the part in the form that is sent to another process, which opens it again."""
         ...
 
 
@@ -50,14 +50,15 @@ class OpenedRank(Hashable, Protocol):
     """Identifies a rank that a part reads, and opens it in the process that needs it."""
 
     def reader(self) -> Any:
-        """Open the rank and return its reader; raises AnchorError."""
+        """Open the rank and return its reader; raise AnchorError where that fails."""
         ...
 
 
 def packed(parts: Iterable[Any]) -> Iterator[list[FarPart]]:
     """Pack parts, each a NearPart, into tasks, and yield the tasks in order.
 
-    A part's `far` is called only when its task is made, so few of them are in memory at a time.
+    A task is a list of the parts as they are sent to a worker. A part's `far` is called only when
+    its task is made, so few of them are in memory at a time.
     """
     task: list[FarPart] = []
     weight = made = 0
@@ -74,10 +75,10 @@ def packed(parts: Iterable[Any]) -> Iterator[list[FarPart]]:
 def answered(
     function: Callable[[Any], Answer], parts: Sequence[FarPart], ours: str
 ) -> tuple[list[Answer], dict[str, str]]:
-    """Run on a worker: the answer of `function` for each part, and the versions of packages there.
+    """Return the answer of `function` for each part, and the versions of this worker's packages.
 
-    ours: the version of anchorlib in the process that asks.
-    Raises ClusterError where this worker cannot answer, and the errors of `function`.
+    It runs on a worker. ours: the version of anchorlib in the process that asks. Raises
+    ClusterError where this worker cannot answer, and the errors of `function`.
     """
     installed = versions()
     if installed["anchorlib"] != ours:
@@ -97,7 +98,7 @@ def answered(
 
 
 def versions() -> dict[str, str]:
-    """The versions, in this process, of Python and of the packages that an answer depends on."""
+    """Return the versions, in this process, of Python and packages that an answer depends on."""
     # Imported here: the package defines its version only when all of it is imported.
     from anchorlib import __version__
 

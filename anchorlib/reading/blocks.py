@@ -44,11 +44,11 @@ class Over(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FarBlock:
-    """A block to be sent to another process: names and numbers instead of open files.
+    """A block (some records of one series) to be sent to another process: names and numbers.
 
     pin: says how the other process finds the rank. number: the number of the series in the rank's
-    catalogue. rows: row numbers in the rank's table of records, compressed by `packed_rows`.
-    weight: about how much work the block is, in bytes to read.
+        catalogue. rows: row numbers in the rank's table of records, compressed by `packed_rows`.
+        weight: about how much work the block is, in bytes to read.
     """
 
     pin: Pin
@@ -65,9 +65,9 @@ class FarBlock:
         return (self.pin,)
 
     def near(self) -> TaskBlock:
-        """Opens the run in this process and returns the block ready to be read.
+        """Open the run in this process and return the block ready to be read.
 
-        Raises as `Pin.reader` where the run cannot be found or read.
+        Raises RunNotFoundError, CollectorError, StoreError where the run cannot be found or read.
         """
         return TaskBlock(
             series_at(self.pin.reader(), self.number, unpacked_rows(self.rows)), self.weight
@@ -85,7 +85,7 @@ class TaskBlock:
     weight: int
 
     def far(self) -> FarBlock:
-        """Returns the block in a form that can be sent to another process.
+        """Return the block in a form that can be sent to another process.
 
         Raises UnsupportedError where the run was not opened by its name: no other process could
         find it.
@@ -95,7 +95,7 @@ class TaskBlock:
 
 
 def plan(series: Series) -> list[TaskBlock]:
-    """Cuts a series, in its order, into blocks of about 256 MiB; an empty series is one block."""
+    """Cut a series, in its order, into blocks of about 256 MiB; an empty series is one block."""
     costs = np.cumsum(series.sizes + ROW_BYTES, dtype=np.int64)
     cuts = (np.flatnonzero(np.diff(costs // BLOCK_BYTES)) + 1).tolist()
     ends = [0, *costs.tolist()]
@@ -108,9 +108,10 @@ def plan(series: Series) -> list[TaskBlock]:
 def spread(
     function: Callable[[Series], Answer], parts: Sequence[Series], over: Over
 ) -> list[list[Answer]]:
-    """Applies a pure function to all blocks of some series, through `over`.
+    """Apply a pure function to all blocks of some series, through `over`, a map function.
 
-    Returns one list for each series of `parts`: the answers for its blocks, in order.
+    A block is some of a series' records, as a Series. Return one list for each series of `parts`:
+    the answers for its blocks, in order.
     """
     plans = [plan(one) for one in parts]
     answers = over(partial(_asked, function), (block for blocks in plans for block in blocks))

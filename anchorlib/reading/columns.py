@@ -54,7 +54,7 @@ class Columns(Mapping[str, Array]):
         return values.astype(np.int64) if values.dtype.kind == "u" else values
 
     def checked(self) -> Columns:
-        """Compares each row with its checksum, and returns these columns themselves.
+        """Compare each row with its checksum, and return these columns themselves.
 
         Raises DamagedError for a row that is not as it was written.
         """
@@ -88,7 +88,7 @@ class Columns(Mapping[str, Array]):
 
 
 def flag_text(code: int) -> str:
-    """Returns a record's flags in words, joined by commas; "" for none.
+    """Return a record's flags in words, joined by commas; "" for none.
 
     code: the flags as bits. Bits that this version does not know are left out.
     """

@@ -26,21 +26,22 @@ SHARED = ("step", "pass_index", "call", "phase", "attempt")
 
 
 def series_frame(series: ReadableSeries) -> pd.DataFrame:
-    """Returns a DataFrame with a row for each record and a column for each of `Series.columns`."""
+    """Return a DataFrame with a row for each record and a column for each of `Series.columns`."""
     return as_frame(series.columns)
 
 
 def run_frame(infos: Iterable[TensorInfo]) -> pd.DataFrame:
-    """Returns a DataFrame with a row for each TensorInfo and a column for each of its fields."""
+    """Return a DataFrame with a row for each TensorInfo and a column for each of its fields."""
     rows = list(infos)
     names = [field.name for field in fields(TensorInfo)]
     return as_frame({name: [getattr(info, name) for info in rows] for name in names})
 
 
 def series_array(series: ReadableSeries, chunks: Chunks | None) -> xarray.DataArray:
-    """Returns all values of a series, with step, pass, call, … along the dimension "record".
+    """Return all values of a series, with step, pass, call, … along the dimension "record".
 
-    chunks: None reads the values now; else they are a lazy dask array with these chunks.
+    chunks: None reads the values now; else they are a lazy dask array with these chunks. Raises
+        what `Series.to_xarray` raises.
     """
     module = _xarray()
     if chunks is None:
@@ -59,7 +60,7 @@ def series_array(series: ReadableSeries, chunks: Chunks | None) -> xarray.DataAr
 
 
 def run_dataset(run: ReadableRun, selectors: Sequence[str], rank: int | None) -> xarray.Dataset:
-    """Returns the values of one rank's tensors as a Dataset with a variable for each tensor.
+    """Return the values of one rank's tensors as a Dataset with a variable for each tensor.
 
     selectors: which tensors; none means all. rank: may be None where the run has one rank only.
     `Run.to_xarray` says how dimensions are named, and what is raised.
@@ -102,7 +103,7 @@ def _one_rank(run: ReadableRun, rank: int | None) -> int:
 
 
 def _titles(infos: Sequence[TensorInfo]) -> list[str]:
-    """Returns a variable name for each tensor, as `fc1@grad`.
+    """Return a variable name for each tensor, as `fc1@grad`.
 
     Where a tensor was recorded in several modes, its names end with the mode in parentheses.
     """

@@ -43,10 +43,11 @@ class LazyValues:
         return len(self.shape)
 
     def __getitem__(self, where: tuple[Any, ...]) -> Array:
-        """Reads and returns the values at an index.
+        """Read and return the values at an index.
 
-        where: an entry for each dimension; dask passes numbers, slices or lists of numbers.
-        Raises as `Series.values`, and as `Pin.reader` where the run is not found.
+        where: an entry for each dimension; dask passes numbers, slices or lists of numbers. Raises
+            DamagedError for values that are not those that were recorded, and RunNotFoundError or
+            StoreError where the run is not found.
         """
         first, *rest = where
         rows = unpacked_rows(self.rows)[first]
@@ -60,9 +61,11 @@ class LazyValues:
 def lazy_values(
     reader: RankReader, rows: Array, form: tuple[str, tuple[int, ...]], chunks: Chunks
 ) -> Any:
-    """Returns a lazy dask array of the values in these rows of a rank's table of records.
+    """Return a lazy dask array of the values in these rows of a rank's table of records.
 
-    form: the (dtype, shape) that all of these records have. Raises as `Series.to_xarray`.
+    rows: row numbers. form: the (dtype, shape) that all of these records have. chunks: sizes as
+        dask takes them. Raises MissingExtraError without dask, OptionError for chunks that do not
+        fit, UnsupportedError for a run that was not opened by its name.
     """
     try:
         import dask.array
@@ -88,7 +91,7 @@ def lazy_values(
 
 
 def _by_axis(chunks: Chunks, stored: tuple[int, ...]) -> Any:
-    """Turns chunk sizes by dimension name into a tuple of sizes by axis.
+    """Turn chunk sizes by dimension name into a tuple of sizes by axis.
 
     An axis that `chunks` does not name gets the chunk size of the store (`stored`). Anything but a
     dict is returned as it is. Raises OptionError for a dimension that the values do not have.

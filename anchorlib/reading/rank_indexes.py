@@ -16,8 +16,8 @@ Array = np.ndarray[Any, Any]
 class RankIndex:
     """The visible row numbers of one rank, grouped by series.
 
-    Visible are all rows but those that a resumed run recorded again; `attempts` takes all rows. An
-    index does not grow: `Run` makes a new one when more records were committed.
+    Visible are all rows but those that a resumed run recorded again; with `attempts` all rows are.
+    An index does not grow: `Run` makes a new one when more records were committed.
     series: the catalogue entries of the series that have records, in order of their first records.
     """
 
@@ -46,23 +46,23 @@ class RankIndex:
         return self._rows.nbytes
 
     def of_tensor(self, name: str, kind: str) -> list[SeriesEntry]:
-        """Returns the series of one tensor and kind, one for each mode; [] for none."""
+        """Return the catalogue entries of one tensor and kind, one for each mode; [] for none."""
         return self._of_tensor.get((name, kind), [])
 
     def rows(self, entry: SeriesEntry) -> Array:
-        """Returns the row numbers of a series in order of execution."""
+        """Return the row numbers of a series in order of execution."""
         if entry.id >= len(self._entries):
             return self._rows[:0]
         rows: Array = self._rows[self._starts[entry.id] : self._starts[entry.id + 1]]
         return rows
 
     def laid_out(self) -> tuple[Array, Array]:
-        """Returns the row numbers of all series concatenated, and where in them each begins."""
+        """Return the row numbers of all series concatenated, and where in them each begins."""
         parts = [self.rows(entry) for entry in self.series]
         return np.concatenate(parts), np.cumsum([0, *map(len, parts[:-1])])
 
     def first_order(self, entry: SeriesEntry) -> int:
-        """Returns the execution order (`Record.order`) of a series' first record."""
+        """Return the execution order (`Record.order`) of a series' first record."""
         return int(self.reader.column("order")[self.rows(entry)[0]])
 
 
@@ -73,10 +73,10 @@ class RankIndexes:
         self._entries: dict[tuple[int, bool], _CacheEntry] = {}
 
     def of(self, reader: RankReader, *, attempts: bool = False) -> RankIndex:
-        """Returns the index of a rank, as of what its reader has read.
+        """Return the index of a rank (its row numbers by series), as of what its reader has read.
 
         attempts: include records that were recorded again after a resume. The index counts towards
-        the memory of `reader.column_memory`, as cached columns do.
+            the memory of `reader.column_memory`, as cached columns do.
         """
         known = self._entries.get((reader.rank, attempts))
         index = None if known is None else known.index

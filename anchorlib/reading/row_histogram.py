@@ -13,7 +13,10 @@ __all__ = ["pooled"]
 
 
 def pooled(reader: RankReader, rows: np.ndarray[Any, Any]) -> Log2Histogram:
-    """Returns one log2 histogram of all elements of the records in these rows of a rank's table."""
+    """Return one log2 histogram of all elements of the records in these rows of a rank's table.
+
+    rows: row numbers. The values of rows without a stored histogram are read. Raises DamagedError.
+    """
     stored = reader.column("hist_length")[rows] >= 0
     parts = [reader.pooled_pairs(rows[stored])] if stored.any() else []
     counted = (log2_histogram(raw, dtype) for raw, dtype in reader.blocks(rows[~stored]))

@@ -49,7 +49,7 @@ __all__ = ["Run", "open_run"]
 
 
 def open_run(run: str | Path, store: str | Path | None = None) -> Run:
-    """Opens a run for reading, also while it is still being recorded.
+    """Open a run for reading, also while it is still being recorded.
 
     run: a name in `store`, a path ("anchors/run1.zarr"), or "grpc://host:port/run1".
     store: a directory or a collector's URL; None means ANCHOR_STORE, else "anchors".
@@ -110,7 +110,7 @@ class Run:
 
     @property
     def steps(self) -> list[int]:
-        """The steps that have records, ascending."""
+        """The steps that have records on any rank, ascending."""
         if self._figures is not None:
             return list(self._figures.steps)
         steps = {step for index in self._all() for step in np.unique(index.reader.column("step"))}
@@ -127,19 +127,22 @@ class Run:
 
     @property
     def started_ns(self) -> int:
-        """When the first rank of the run began to record, in nanoseconds since the epoch."""
+        """The time when the first rank of the run began to record, in nanoseconds since the epoch.
+
+        0 for a run without ranks.
+        """
         if self._figures is not None:
             return self._figures.created_ns
         return min((one.catalogue.created_ns for one in self._readers_of(None)), default=0)
 
     @property
     def written_ns(self) -> int:
-        """When the run was last written to, in nanoseconds since the epoch."""
+        """The time when the run was last written to, in nanoseconds since the epoch."""
         self._reader.refresh()
         return written_ns(self._reader) if self._figures is None else self._figures.written_ns
 
     def header(self, rank: int | None = None) -> Mapping[str, Any]:
-        """Returns facts about the process that recorded a rank (versions, host, …), by name.
+        """Return facts about the process that recorded a rank (versions, host, …), by name.
 
         rank: None is the lowest. Of a resumed run they are those of the last process; {} for none,
             and for a run without ranks.
@@ -149,16 +152,17 @@ class Run:
         return dict(attempts[-1].header) if attempts else {}
 
     def gaps(self, rank: int | None = None) -> list[Gap]:
-        """Returns what was observed and not recorded, or recorded without values.
+        """Return what was observed and not recorded, or recorded without values; [] for nothing.
 
         There is a Gap for each series and reason, with the total. rank: None adds up all ranks.
+        Raises OptionError for an unknown rank.
         """
         if rank is None and self._figures is not None:
             return list(self._figures.gaps)
         return summed_gaps(gap for reader in self._readers_of(rank) for gap in reader.gaps())
 
     def edges(self, rank: int | None = None) -> list[Edges]:
-        """Returns the lineage of one rank: from which anchored tensors each value was computed.
+        """Return the lineage of one rank: from which anchored tensors each value was computed.
 
         rank: None is the lowest. The edges come in the order in which they were recorded; [] for
             a run without ranks.
@@ -175,7 +179,7 @@ class Run:
         *,
         rank: int | None = None,
     ) -> list[Op]:
-        """Returns the traced operations, by rank, step and place in the step; [] for none.
+        """Return the traced operations, by rank, step and place in the step; [] for none.
 
         stage: "forward", "recompute", "backward", "accumulate" or "optimizer".
         module: the path of a module, or a glob for several. step: a step, or a range of steps.
@@ -187,11 +191,15 @@ class Run:
         return select_ops(ops, stage, module, step)
 
     def op_gaps(self, rank: int | None = None) -> list[OpGap]:
-        """Returns what `session.trace` could not trace, and why; raises as `ops`."""
+        """Return what `session.trace` could not trace, and why; [] for nothing.
+
+        rank: None is all ranks. Raises OptionError for an unknown rank, DamagedError for a damaged
+            log of operations.
+        """
         return [gap for one in self._readers_of(rank) for gap in gaps_of(one.operations())]
 
     def op_of(self, record: Record) -> Op | None:
-        """Returns the traced operation whose output a record of this run is, found by its digest.
+        """Return the traced operation whose output a record of this run is, found by its digest.
 
         None where the record's step was not traced, and for records that no operation made:
         inputs, initial parameters, deltas. Raises DamagedError for a damaged log of operations.
@@ -221,23 +229,24 @@ class Run:
             ) from error
 
     def rows(self, rank: int) -> tuple[RankReader, np.ndarray[Any, Any]]:
-        """Returns the store's reader of one rank, and its visible row numbers by execution order.
+        """Return the store's reader of one rank, and its visible row numbers by execution order.
 
-        Visible are all rows but those that a resumed run recorded again. For work on the columns
-        of all series of the rank together.
+        Visible are all rows but those that a resumed run recorded again. It is for work on the
+        columns of all series of the rank together. Raises OptionError where there is no such rank.
         """
         (reader,) = self._readers_of(rank)
         return reader, visible_rows(reader)
 
     def all_rows(self) -> list[tuple[RankReader, np.ndarray[Any, Any]]]:
-        """Returns what `rows` returns, for each rank, in ascending order of the ranks.
+        """Return (reader, visible row numbers by execution order) of each rank, ranks ascending.
 
-        The run is searched for new rows once, before the first rank.
+        Visible are all rows but those that a resumed run recorded again. The run is searched for
+        new rows once, before the first rank.
         """
         return [(reader, visible_rows(reader)) for reader in self._readers_of(None)]
 
     def tensors(self, *selectors: str) -> list[TensorInfo]:
-        """Returns the tensors of the run in order of execution: all, or those of some selectors.
+        """Return the tensors of the run in order of execution: all, or those of some selectors.
 
         There is a TensorInfo for each name, kind and mode, over all ranks. Raises
         UnknownTensorError, with suggestions, for a selector that matches nothing.
@@ -250,7 +259,7 @@ class Run:
         return [info for info in infos if (info.name, info.kind) in named]
 
     def __getitem__(self, selector: str) -> Series:
-        """Returns the one series that a selector names, as `run["fc2.bias@grad"]`.
+        """Return the one series that a selector names, as `run["fc2.bias@grad"]`.
 
         Raises UnknownTensorError where it names none, AmbiguousTensorError with the choices where
         it names several, TypeError where it is not a str.
@@ -275,7 +284,7 @@ class Run:
         mode: Mode | type[Mode] | str | None = None,
         attempts: bool = False,
     ) -> Series:
-        """Returns the series of a tensor and kind; rank and mode are needed where it has several.
+        """Return the series of a tensor and kind; rank and mode are needed where it has several.
 
         attempts: include records that were recorded again after a resume.
         Raises UnknownTensorError, AmbiguousTensorError, ModeError, OptionError (no such rank).
@@ -310,7 +319,7 @@ class Run:
         )
 
     def histogram(self, selector: str, **where: Any) -> Log2Histogram:
-        """Returns one log2 histogram of all elements that a selector names, all ranks together.
+        """Return one log2 histogram of all elements that a selector names, all ranks together.
 
         A selector without a kind means gradients: each name's `grad`, else its `pass_grad`; its
         first kind where no name has a gradient.
@@ -328,7 +337,7 @@ class Run:
         mode: Mode | type[Mode] | str | None = None,
         **where: Any,
     ) -> list[TensorHistogram]:
-        """Returns the log2 histogram of each tensor and kind that a selector names.
+        """Return the log2 histogram of each tensor and kind that a selector names.
 
         Each is over all ranks. A tensor without records at these coordinates is left out.
         Arguments and errors are those of `histogram`.
@@ -349,14 +358,15 @@ class Run:
         return [part for part in histograms if part is not None]
 
     def to_pandas(self, *selectors: str) -> pd.DataFrame:
-        """Returns a DataFrame of tensors, with a row for each of `tensors(*selectors)`.
+        """Return a DataFrame of tensors, with a row for each of `tensors(*selectors)`.
 
-        Raises UnknownTensorError, MissingExtraError where pandas is not installed.
+        Raises UnknownTensorError for a selector that matches nothing, MissingExtraError where
+        pandas is not installed.
         """
         return run_frame(self.tensors(*selectors))
 
     def to_xarray(self, *selectors: str, rank: int | None = None) -> xarray.Dataset:
-        """Returns the values of one rank, with a variable for each tensor and kind, as "fc1@grad".
+        """Return the values of one rank, with a variable for each tensor and kind, as "fc1@grad".
 
         Tensors whose records have the same coordinates share the dimension "record" with `step`,
         `pass_index`, `call`, `phase` and `attempt` along it; tensors with other coordinates have
@@ -369,7 +379,7 @@ class Run:
         return run_dataset(self, selectors, rank)
 
     def zarr(self) -> Store:
-        """Returns the run as a read-only zarr store with one array a tensor; nothing is copied.
+        """Return the run as a read-only zarr store with one array a tensor; nothing is copied.
 
         `rank<r>/tensors/<encoded name>/<kind>` opens with `zarr.open_group` and with
         `xarray.open_zarr(..., consolidated=False)`: `value` is (record, *shape) with `step`,
@@ -380,7 +390,7 @@ class Run:
         return as_zarr(tensor_tree(self.name, self.each_series()))
 
     def each_series(self, rank: int | None = None, *, attempts: bool = False) -> Iterator[Series]:
-        """Yields all series of one rank or, with None, of each rank, rank by rank.
+        """Yield all series of one rank or, with None, of each rank, rank by rank.
 
         With None the run is searched for new rows once; a rank that is named is searched for only
         where it is not known yet, so that a caller may ask for one rank after the other. A rank's
@@ -395,9 +405,9 @@ class Run:
                 yield Series(index.reader, entry, index.rows(entry))
 
     def whole_series(self, info: TensorInfo) -> MergedSeries | None:
-        """Returns totals of one tensor, kind and mode over all ranks, from the run's index.
+        """Return totals of one tensor, kind and mode over all ranks, from the run's index.
 
-        None where the run has no index: only archived runs have one.
+        None where the run has no index (only archived runs have one) or no such series.
         """
         if self._figures is None:
             return None
@@ -405,15 +415,16 @@ class Run:
         return next((one for one in self._figures.series if one.key == key), None)
 
     def digests(self) -> Mapping[int, RankDigests]:
-        """Returns the digests of an archived run's records, by rank.
+        """Return the digests of an archived run's records, by rank; {} for other runs.
 
-        Two runs are compared by them before any record is read. A rank without digests is left out:
-        it is not sealed (made ready for an archive), or an older version sealed it.
+        They are hashes of the records of each range of steps: two runs are compared by them before
+        any record is read. A rank without digests is left out: it is not sealed (made ready for an
+        archive), or an older version sealed it.
         """
         return self._reader.digests()
 
     def by_step(self) -> StepFigures | None:
-        """Returns counts, extremes and histograms of each step of an archived run, over all ranks.
+        """Return counts, extremes and histograms of each step of an archived run, over all ranks.
 
         One object of the archive is read. None for a run that is not archived, and for a run that
         an older version archived.
@@ -421,11 +432,15 @@ class Run:
         return self._reader.by_step()
 
     def refresh(self) -> None:
-        """Looks for newly committed records; every other call does so by itself."""
+        """Look for newly committed records; every other call does so by itself."""
         self._reader.refresh()
 
     def _find(self, name: str, kind: str, *, attempts: bool = False) -> list[Series]:
-        """Returns the series of a tensor and kind on all ranks, without looking for new records."""
+        """Return the series of a tensor and kind, one for each rank and mode; [] for none.
+
+        New records are not looked for. attempts: include records that were recorded again after a
+        resume.
+        """
         matches = []
         for rank in self._reader.ranks:
             index = self._index(rank, attempts=attempts)
@@ -451,17 +466,18 @@ class Run:
         return list(self._listed[1])
 
     def _all(self) -> Iterator[RankIndex]:
-        """Yields the index of each rank; the run is searched for new records once, at the start.
+        """Return an iterator over the index of each rank, that is, its row numbers by series.
 
-        A rank is read when the iteration comes to it.
+        The run is searched for new records once, now; a rank is read when the iteration comes to
+        it.
         """
         return map(self._indexes.of, self._readers_of(None))
 
     def _readers_of(self, rank: int | None) -> Iterator[RankReader]:
-        """Looks for new records once; yields the reader of a rank or, with None, of every rank.
+        """Look for new records once; return an iterator over the reader of a rank, or of all.
 
-        Readers come in ascending order of their ranks; one of an archived run is opened when the
-        iteration comes to it. Raises OptionError where there is no such rank.
+        rank: None is all ranks, in ascending order. A rank of an archived run is opened when the
+            iteration comes to it. Raises OptionError where there is no such rank.
         """
         self._reader.refresh()
         ranks = self._reader.ranks if rank is None else [self._checked_rank(rank)]
@@ -471,7 +487,7 @@ class Run:
         return self._indexes.of(self._reader.rank(rank), attempts=attempts)
 
     def _checked_rank(self, rank: int) -> int:
-        """Returns the rank; raises OptionError where it has recorded nothing up to now."""
+        """Return `rank`; raise OptionError where it has recorded nothing up to now."""
         if rank not in self._reader.ranks and rank not in self.ranks:  # which looks for new ranks
             have = ", ".join(map(str, self._reader.ranks))
             raise OptionError(f"rank {rank} recorded nothing in {self.name}; there are: {have}")

@@ -69,7 +69,7 @@ class Series:
 
     @property
     def stored(self) -> tuple[RankReader, int, Array]:
-        """Where the records are stored: (reader of the rank, number of the series, row numbers)."""
+        """The place of the records: (reader of the rank, number of the series, row numbers)."""
         return self._reader, self._entry.id, self._rows
 
     @property
@@ -79,29 +79,29 @@ class Series:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """For each record the shape of its tensor."""
+        """The tensor shape of each record."""
         return self._reader.shapes(self._rows)
 
     @property
     def dtypes(self) -> list[str]:
-        """For each record torch's name of its element type, as "float32"."""
+        """The element type of each record, by torch's name, as "float32"."""
         return self._reader.dtypes(self._rows)
 
     @property
     def kept(self) -> Array:
-        """For each record whether its values are stored, not its summary alone; a bool array."""
+        """A bool array: for each record whether its values are stored, not its summary alone."""
         return self._reader.kept(self._rows)
 
     @property
     def sizes(self) -> Array:
-        """For each record the bytes of its stored values; 0 where the values were not kept."""
+        """An int array: the bytes of each record's stored values; 0 where they were not kept."""
         return stored_sizes(self._reader, self._rows)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Record]:
-        """Yields each record without its summary; its values are read when it is reached."""
+        """Yield each record without its summary; its values are read when it is reached."""
         return self.records()
 
     def where(
@@ -114,9 +114,10 @@ class Series:
         attempt: int | None = None,
         kept: bool | None = None,
     ) -> Series:
-        """Returns a Series of the records that match every given coordinate; None matches all.
+        """Return a Series of the records that match every given coordinate; None matches all.
 
-        kept: True takes records whose values are stored, False those with a summary alone.
+        steps: a range or a sequence of step numbers. kept: True takes records whose values are
+            stored, False those with a summary alone. The Series may be empty.
         """
         wanted = {"pass_index": pass_index, "call": call, "phase": phase, "attempt": attempt}
         columns = self.columns
@@ -131,11 +132,11 @@ class Series:
         return Series(self._reader, self._entry, self._rows[seen])
 
     def between(self, first: int, stop: int) -> Series:
-        """Returns the records `first` to `stop` (exclusive) as a Series, like a slice of a list."""
+        """Return the records `first` to `stop` (exclusive) as a Series; positions count from 0."""
         return Series(self._reader, self._entry, self._rows[first:stop])
 
     def values(self) -> Array:
-        """Returns all values, shape (record, *tensor shape); bfloat16 and fp8 as float32.
+        """Return all values, shape (record, *tensor shape); bfloat16 and fp8 as float32.
 
         Raises RaggedError where records differ in shape or dtype, ValuesNotKeptError where the
         values of some record were not kept (`where(kept=True)` leaves such records out, `records`
@@ -145,15 +146,15 @@ class Series:
         return dtypes.decode(raw, dtype)
 
     def raw(self) -> tuple[Array, str]:
-        """Returns all values as stored (bfloat16 as uint16, …), and torch's name of their dtype.
+        """Return all values as stored (bfloat16 as uint16, …), and torch's name of their dtype.
 
-        Raises as `values` does.
+        The array has an entry for each record along its first axis. Raises the errors of `values`.
         """
         dtype, _ = self.form()
         return self._reader.stack(self._rows), dtype
 
     def form(self) -> tuple[str, tuple[int, ...]]:
-        """Returns (dtype, shape) of the records, which must be equal for all of them.
+        """Return (dtype, shape) of the records, which must be equal for all of them.
 
         Raises RaggedError where they differ, ValuesNotKeptError where the values of a record were
         not kept, UnknownTensorError where there is no record.
@@ -173,10 +174,11 @@ class Series:
     def at(
         self, *, step: int, pass_index: int = 0, call: int = 0, phase: str | None = None
     ) -> Record:
-        """Returns the record at a step, pass and call; the last where several were recorded there.
+        """Return the record at a step, pass and call; the last where several were recorded there.
 
-        Raises UnknownTensorError where there is none, AmbiguousTensorError where several phases
-        have a record there and no `phase` is given.
+        phase: None takes the only phase that has a record there. Raises UnknownTensorError where
+            there is none, AmbiguousTensorError where several phases have a record there and no
+            `phase` is given.
         """
         records = self.where(steps=[step], pass_index=pass_index, call=call, phase=phase)
         if not len(records):
@@ -190,7 +192,7 @@ class Series:
         return records.record(len(records) - 1)
 
     def records(self, *, summaries: bool = False) -> Iterator[Record]:
-        """Yields each record; its values are read when the iteration comes to it.
+        """Yield each record; its values are read when the iteration comes to it.
 
         summaries: give every record its summary, whose histogram may have to be counted from the
             values. Otherwise records with values come without a summary.
@@ -200,7 +202,7 @@ class Series:
             yield self.record(index, summary=summaries)
 
     def record(self, index: int, *, summary: bool = False) -> Record:
-        """Returns the record at position `index` (from 0) of the series.
+        """Return the record at position `index` (from 0) of the series.
 
         summary: give it its summary also where its values are stored.
         """
@@ -233,15 +235,18 @@ class Series:
         )
 
     def histogram(self, *, steps: Sequence[int] | range | None = None) -> Log2Histogram:
-        """Returns one log2 histogram of all elements of all records, or of those of some steps."""
+        """Return one log2 histogram of all elements of all records, or of those of some steps.
+
+        Values are read only for records without a stored histogram. Raises DamagedError.
+        """
         return pooled(self._reader, self.where(steps=steps)._rows)  # noqa: SLF001 - a Series too
 
     def histograms(self, first: int = 0, stop: int | None = None) -> list[Log2Histogram]:
-        """Returns the log2 histogram of each of the records `first` to `stop` (exclusive)."""
+        """Return the log2 histogram of each of the records `first` to `stop` (exclusive)."""
         return self._reader.histograms(self._rows[first:stop])
 
     def bins(self, first: int = 0) -> tuple[Array, Array, Array]:
-        """Returns every histogram bin of every record from position `first` on.
+        """Return every histogram bin of every record from position `first` on.
 
         The bins are three parallel arrays: the record's position minus `first`, the exponent of the
         bin, and its count.
@@ -249,13 +254,16 @@ class Series:
         return self._reader.bins(self._rows[first:])
 
     def to_torch(self) -> torch.Tensor:
-        """Returns all values as one tensor, in the dtype that was recorded; raises as `values`."""
+        """Return all values as one tensor, in the dtype that was recorded.
+
+        It has an entry for each record along its first axis. Raises the errors of `values`.
+        """
         from anchorlib.reading.tensors import as_tensor
 
         return as_tensor(*self.raw())
 
     def to_xarray(self, chunks: Chunks | None = None) -> xarray.DataArray:
-        """Returns all values as a DataArray, with step, pass, call, … along "record".
+        """Return all values as a DataArray, with step, pass, call, … along "record".
 
         chunks: None reads the values now. Otherwise they are a dask array, whose chunks are read
             by the process that computes them: {} has the chunks of the store, "auto" puts several
@@ -266,7 +274,7 @@ class Series:
         return series_array(self, chunks)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Returns a DataFrame with a row for each record and a column for each of `columns`.
+        """Return a DataFrame with a row for each record and a column for each of `columns`.
 
         The elements are not in it: `values` returns them. Raises MissingExtraError where pandas is
         not installed.
@@ -316,7 +324,7 @@ class Series:
 
 
 def series_at(reader: RankReader, number: int, rows: Array) -> Series:
-    """Returns the given rows of a series as a Series.
+    """Return the given rows of a series as a Series.
 
     number: the number of the series in its rank's catalogue. rows: row numbers in the rank's table.
     """
@@ -324,7 +332,7 @@ def series_at(reader: RankReader, number: int, rows: Array) -> Series:
 
 
 def tensor_tree(run: str, parts: Iterable[Series]) -> TensorTree:
-    """Returns the records of these series as a zarr hierarchy with one array for each tensor.
+    """Return the records of these series as a zarr hierarchy with one array for each tensor.
 
     run: the run's name. Nothing is copied; the arrays are made from rows when they are read.
     """

@@ -24,7 +24,7 @@ RECORD_HEADS = ("", "step", "pass", "call", *FIGURES, *COUNTS)
 
 
 def run_line(run: ReadableRun) -> str:
-    """Returns the `repr` of a run; where the run cannot be read, the line says so.
+    """Return the `repr` of a run; where the run cannot be read, the line says so.
 
     `Run('run1', closed: 42 records of 6 tensors, 1 rank, steps 0-2, 1.2 MiB)`
     """
@@ -35,7 +35,7 @@ def run_line(run: ReadableRun) -> str:
 
 
 def series_line(series: ReadableSeries) -> str:
-    """Returns the `repr` of a series.
+    """Return the `repr` of a series.
 
     `Series(fc1@grad (mode all, rank 0), float32 10x4, steps 0-2, 3 records)`
     """
@@ -43,7 +43,7 @@ def series_line(series: ReadableSeries) -> str:
 
 
 def run_html(run: ReadableRun) -> str:
-    """Returns the HTML that a notebook shows for a run: its `repr` and a table of 20 tensors."""
+    """Return the HTML that a notebook shows for a run: its `repr` and a table of 20 tensors."""
     infos = run.tensors()
     rows = [
         (
@@ -57,7 +57,7 @@ def run_html(run: ReadableRun) -> str:
 
 
 def series_html(series: ReadableSeries) -> str:
-    """Returns the HTML that a notebook shows for a series: its `repr` and a table of records.
+    """Return the HTML that a notebook shows for a series: its `repr` and a table of records.
 
     Of more than ten records the table has the first five and the last five.
     """

@@ -16,9 +16,9 @@ Array = np.ndarray[Any, Any]
 
 
 def stored_sizes(reader: RankReader, rows: Array) -> Array:
-    """Returns for each row of a rank's table the bytes of its stored values, as int64.
+    """Return for each of these rows of a rank's table the bytes of its stored values, as int64.
 
-    It is 0 for a record whose values were not kept.
+    rows: row numbers. The size is 0 for a record whose values were not kept.
     """
     shapes, codes = reader.shape_codes(rows)
     numel = np.array([prod(shape) for shape in shapes] or [0], np.int64)[codes]

@@ -16,12 +16,15 @@ __all__ = ["as_frame", "html_table", "html_text"]
 
 
 def html_text(text: object) -> str:
-    """Returns `text` escaped for HTML; control characters are spelled out, markup shows as text."""
+    """Return `text` escaped for HTML; control characters are spelled out, markup shows as text."""
     return literal(escape(str(text)))
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Returns an HTML `<table>`; markup in heads and cells is escaped, and so shows as text."""
+    """Return an HTML `<table>` with a heading row and a row for each of `rows`.
+
+    Markup in heads and cells is escaped, and so shows as text.
+    """
     lines = ["<table>", f"<thead><tr>{_cells('th', heads)}</tr></thead>", "<tbody>"]
     lines += [f"<tr>{_cells('td', row)}</tr>" for row in rows]
     return "\n".join([*lines, "</tbody>", "</table>"])
@@ -32,7 +35,10 @@ def _cells(tag: str, texts: Iterable[object]) -> str:
 
 
 def as_frame(columns: Mapping[str, Any]) -> pd.DataFrame:
-    """Returns a DataFrame of these columns; raises MissingExtraError without pandas."""
+    """Return a pandas DataFrame of these columns.
+
+    Raises MissingExtraError where pandas is not installed.
+    """
     try:
         from pandas import DataFrame
     except ImportError as error:

@@ -41,9 +41,9 @@ class TensorHistogram:
 
 
 def gradients_first(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Chooses one kind for each name, for a selector that gives no kind: gradients, if any.
+    """Choose one kind for each name, for a selector that gives no kind: gradients, if any.
 
-    pairs: all (name, kind) pairs that the selector matches. Returns the pairs it means: for each
+    pairs: all (name, kind) pairs that the selector matches. Return the pairs it means: for each
     name `grad`, else `pass_grad`; names without a gradient are left out. Where no name has a
     gradient, each name has its first kind. So a gradient and a value never share a histogram.
     """
@@ -61,7 +61,7 @@ def _first_kind(
 
 
 def pairs_meant(selector: str, known: Sequence[tuple[str, str]], run: str) -> list[tuple[str, str]]:
-    """Returns the (name, kind) pairs that a selector means, of those that are known in a run.
+    """Return the (name, kind) pairs that a selector means, of those that are known in a run.
 
     A selector without a kind means those of `gradients_first`. Raises UnknownTensorError.
     """
@@ -73,9 +73,10 @@ def pairs_meant(selector: str, known: Sequence[tuple[str, str]], run: str) -> li
 
 
 def histogram_of_figures(run: str, pair: tuple[str, str], figures: RunFigures) -> TensorHistogram:
-    """Returns the histogram of all records of one tensor, from the index of an archived run.
+    """Return the histogram of all records of one tensor, from the index of an archived run.
 
-    pair: its name and kind. Raises AmbiguousTensorError where it has several modes.
+    pair: the tensor's name and kind; it must be in the run. Raises AmbiguousTensorError where it
+        has several modes.
     """
     parts = [one for one in figures.series if (one.name, one.kind) == pair]
     _check_modes(run, pair, [one.mode for one in parts])
@@ -86,10 +87,10 @@ def histogram_of_figures(run: str, pair: tuple[str, str], figures: RunFigures) -
 def histogram_of_series(
     run: str, pair: tuple[str, str], series: Sequence[Series], where: Mapping[str, Any]
 ) -> TensorHistogram | None:
-    """Returns the histogram of the records of some series, which are of one tensor; None for none.
+    """Return the histogram of the records of some series of one tensor; None for no records.
 
     pair: the tensor's name and kind. where: arguments of `Series.where`, which choose the records.
-    Raises AmbiguousTensorError where they are of several modes.
+        Raises AmbiguousTensorError where the records are of several modes.
     """
     parts = [part for one in series if len(part := one.where(**where))]
     if not parts:
@@ -106,7 +107,7 @@ def histogram_of_series(
 
 
 def _check_modes(run: str, pair: tuple[str, str], modes: list[str]) -> None:
-    """Raises AmbiguousTensorError where a tensor was recorded in several modes.
+    """Raise AmbiguousTensorError where a tensor was recorded in several modes.
 
     pair: its name and kind. Pooled histograms would count its elements twice.
     """

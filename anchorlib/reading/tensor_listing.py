@@ -22,7 +22,8 @@ Shape: TypeAlias = tuple[int | None, ...] | None
 class _Sum:
     """Accumulates the totals of one tensor, kind and mode over ranks, starting with one rank.
 
-    figures: as in `_Described`, over the ranks added so far.
+    figures: [order of the first record, number of records, first step, last step, stored bytes],
+        over the ranks added so far.
     """
 
     __slots__ = ("dtypes", "figures", "ranks", "shape")
@@ -33,7 +34,7 @@ class _Sum:
         self.ranks = [rank]
 
     def add(self, other: _Described, rank: int) -> None:
-        """Adds the totals of another rank."""
+        """Add the totals of another rank."""
         # Ranks nearly always agree in dtypes and shape, so these are merged only where they differ.
         if other.dtypes != self.dtypes:
             self.dtypes = tuple(dict.fromkeys((*self.dtypes, *other.dtypes)))
@@ -51,7 +52,7 @@ class _Sum:
 
 
 def listing(indexes: Iterable[RankIndex]) -> list[TensorInfo]:
-    """Returns a TensorInfo for each tensor, kind and mode of all ranks, in order of execution."""
+    """Return a TensorInfo for each tensor, kind and mode of all ranks, in order of execution."""
     sums: dict[Key, _Sum] = {}
     gaps: list[Gap] = []
     for index in indexes:
@@ -82,7 +83,7 @@ def listing(indexes: Iterable[RankIndex]) -> list[TensorInfo]:
 
 
 def listed_figures(figures: RunFigures) -> list[TensorInfo]:
-    """Returns a TensorInfo for each tensor, kind and mode of an archived run.
+    """Return a TensorInfo for each tensor, kind and mode of an archived run.
 
     figures: the index of the run, so that no rank is read. The order is that of execution.
     """
@@ -127,7 +128,7 @@ class _Described(NamedTuple):
 
 
 def _described(index: RankIndex) -> list[_Described]:
-    """Returns a description of each series of a rank, in the order of `index.series`.
+    """Return a description of each series of a rank, in the order of `index.series`.
 
     It is computed column by column for all series together: series by series would take far longer.
     """
@@ -157,9 +158,10 @@ def _described(index: RankIndex) -> list[_Described]:
 
 
 def _different(values: Array, starts: Array) -> list[tuple[int, ...]]:
-    """Returns the distinct values, ascending, of each segment of `values`.
+    """Return the distinct values, ascending, of each segment of `values`.
 
-    starts: where the segments begin; each ends where the next begins, the last at the end.
+    starts: where the segments begin, ascending; each ends where the next begins, the last at the
+        end. No segment is empty.
     """
     ends = [*starts[1:].tolist(), len(values)]
     low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)

@@ -23,7 +23,7 @@ Source = tuple[Key, int, Series, int]
 
 
 class BinCache:
-    """The histograms counted so far, by line of the page and rank.
+    """The histograms counted so far, by line (name, kind, mode, phase) of the page and rank.
 
     A live run only grows at its end, so a page that is made again counts only the new records.
     """
@@ -34,8 +34,9 @@ class BinCache:
     def pairs(self, key: Key, rank: int, series: Series) -> tuple[Array, Array, Array]:
         """Return three parallel arrays over every bin of every record: (record, exponent, count).
 
-        record: the index of the record in the series. Histograms of an earlier call are kept as
-            long as the series still begins with the same records.
+        key: the name, kind, mode and phase of the records. record: the index of the record in the
+            series. Histograms of an earlier call are kept as long as the series still begins with
+            the same records.
         """
         order = series.columns["order"]
         held = self._held.get((key, rank))
@@ -68,9 +69,10 @@ def binned(
 ) -> Bins:
     """Return the histograms of `sources`, added up by line and by window of `width` adjacent steps.
 
-    sources: a line's key, a rank, its series and the line's number, for each series.
-    steps: all steps of the run. lines: how many lines there are.
-    progress: called with (sources counted, all sources).
+    A line is the records of one name, kind, mode and phase, a row of the page. sources: a line's
+    key, a rank, its series and the line's index, for each series. steps: all steps of the run,
+    ascending. lines: how many lines there are. progress: called with (sources counted, all
+    sources).
     """
     cache = cache or BinCache()
     windows = -(-len(steps) // width) if len(steps) else 0

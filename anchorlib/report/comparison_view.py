@@ -48,6 +48,8 @@ MEASURES = (
 class Contrast:
     """A comparison of the page's first run with another one, as the page draws it.
 
+    A line of the page is a name, kind, mode and phase; a column is a step, or some adjacent steps;
+    a cell is a line in a column.
     plain: the verdict and everything else that goes into the document unchanged.
     grid: (lines, columns) float64, the error of each cell's worst pair in eps, or EQUAL,
         UNMEASURED, NONFINITE; NaN where the cell has no pair.
@@ -56,7 +58,8 @@ class Contrast:
         and the Measure are those of its worst pair.
     nearby: values around the worst element of a pair: {cell, start, worst, shape, a, b,
         difference}.
-    footprints: where in their tensors the first divergence and the origins differ.
+    footprints: where in their tensors the first divergence and the origins (where differences
+        begin) differ.
     vicinities: the operations around the first origins, where both runs were traced.
     """
 
@@ -73,7 +76,7 @@ def contrast(
 ) -> Contrast:
     """Return the comparison of run 0 with run `number` of the page, as the page draws it.
 
-    a, b: the views of these two runs.
+    a, b: what the page shows of these two runs. budget: limits on the amount of data.
     """
     budget = budget or PageBudget()
     grid = np.full((len(a.lines), len(a.columns)), np.nan)
@@ -99,7 +102,7 @@ def _no_cells() -> dict[str, Array]:
 
 
 def _severity(alignment: Alignment, measures: Measures | None) -> Array:
-    """Return how bad each pair is: its error in eps, or a constant if equal or unmeasured."""
+    """Return how bad each pair is: its error in eps, or a constant (EQUAL, _UNMEASURED, …)."""
     severity = np.where(alignment.equal, EQUAL, _UNMEASURED)
     if measures is not None and len(measures):
         error = np.asarray(measures["error_eps"], np.float64)
@@ -109,9 +112,10 @@ def _severity(alignment: Alignment, measures: Measures | None) -> Array:
 
 
 def _cells(alignment: Alignment, a: RunView) -> Array:
-    """Return the cell (line and column) of each pair; -1 where the page has no such line or step.
+    """Return the cell of each pair, line * columns + column; -1 where the page has no such cell.
 
-    A run may have grown between the moment when its page was made and the comparison.
+    A line is a name, kind, mode and phase, a column some steps. A run may have grown between the
+    moment when its page was made and the comparison.
     """
     table = alignment.a
     rows = {(o.name, o.kind, o.mode, o.phase): row for row, o in enumerate(a.lines)}
@@ -148,7 +152,10 @@ def _grid(severity: Array, cell: Array, shape: tuple[int, int]) -> Array:
 def _worst(
     alignment: Alignment, measures: Measures | None, severity: Array, cell: Array
 ) -> tuple[dict[str, Array], Array]:
-    """Return `Contrast.cells`, and the index of the worst pair of each of these cells."""
+    """Return `Contrast.cells`, and the index of the worst pair of each of these cells.
+
+    severity, cell: how bad each pair is, and its cell (line * columns + column), -1 for no cell.
+    """
     differing = alignment.differing
     differing = differing[cell[differing] >= 0]
     order = differing[np.lexsort((-differing, severity[differing], cell[differing]))]
@@ -167,7 +174,7 @@ def _worst(
 
 
 def _measured(measures: Measures | None, pairs: Array) -> dict[str, Array]:
-    """Return the measures of some pairs, by name; NaN for a pair that was not measured."""
+    """Return the measures of some pairs (by index), by name; NaN where a pair was not measured."""
     columns = {name: np.full(len(pairs), np.nan) for name in MEASURES}
     if measures is not None and len(measures):
         place = np.minimum(np.searchsorted(measures.pair, pairs), len(measures) - 1)
@@ -178,7 +185,10 @@ def _measured(measures: Measures | None, pairs: Array) -> dict[str, Array]:
 
 
 def _wanted(comparison: Comparison, a: RunView) -> list[int]:
-    """Return the cells of the first divergence and of the origins, as line * columns + column."""
+    """Return the cells of the first divergence and of the origins (where differences begin).
+
+    A cell is line * columns + column; those whose line the page does not have are left out.
+    """
     places = [] if comparison.first is None else [comparison.first.place]
     places += [origin.place for origin in comparison.origins]
     spots = [_spot(place, a) for place in places]
@@ -186,7 +196,11 @@ def _wanted(comparison: Comparison, a: RunView) -> list[int]:
 
 
 def _spot(place: Place, a: RunView) -> tuple[int, int]:
-    """Return (line, column) of a record's cell; the line is -1 where the page has no such line."""
+    """Return (line, column) of the page's cell that a record belongs to.
+
+    line: an index into the lines (name, kind, mode, phase) of `a`; -1 where it has no such line.
+        The mode is not compared.
+    """
     row = next((row for row, line in enumerate(a.lines) if _is_of(place, line)), -1)
     return row, int(np.searchsorted(a.columns, place.step, side="right")) - 1
 
@@ -245,7 +259,7 @@ def _plain(comparison: Comparison, a: RunView, b: RunView, number: int) -> dict[
 
 
 def _section(section: Section, a: RunView) -> dict[str, Any]:
-    """Return a section of an answer as the page shows it, with the cell of each entry."""
+    """Return a section of an answer as the page shows it: at most ENTRIES entries, with cells."""
     return {
         "key": section.key,
         "title": section.title,
@@ -278,9 +292,10 @@ def _place_fields(place: Place, a: RunView) -> dict[str, Any]:
 
 
 def _partners(comparison: Comparison, a: RunView, b: RunView) -> list[int]:
-    """Return for each line of the first run its partner's row in the other run; -1 without one.
+    """Return for each line of the first run the index of the other run's line; -1 without one.
 
-    A line recorded in another mode is a partner only where none has the same mode.
+    A line is the records of one name, kind, mode and phase. One that was recorded in another mode
+    is taken only where none has the same mode.
     """
     names = {one.a: one.b for one in comparison.renamed}
     full = {(o.name, o.kind, o.mode, o.phase): row for row, o in reversed([*enumerate(b.lines)])}

@@ -34,11 +34,12 @@ def document_text(
     tag: str = "",
     trouble: str = "",
 ) -> str:
-    """Return the text that the page's script reads, encoded as `anchorlib.report.packing` does.
+    """Return the text that the page's script reads: the page's data as JSON and packed numbers.
 
+    views: what the page shows of each run. contrasts: the comparisons of the first run with others.
     source: the address where a served page asks for newer data; "" for a page in a file.
     tag: names this state of the data, so that the page can ask for anything newer.
-    trouble: a sentence about what could not be made, shown on top of the page.
+    trouble: a sentence about what could not be made, shown on top of the page; "" for none.
     """
     packer = ArrayPacker()
     return packer.text(

@@ -41,10 +41,11 @@ class Followed:
         self._tag = ""
 
     def latest(self, have: str) -> tuple[str, str]:
-        """Return the data and its tag; the data is made again if the runs have grown.
+        """Return the data of the page and its tag, which names this state of the runs.
 
-        have: the tag of the reader's data, "" if it has none. A reader that has data gets the
-            present data at once while another reader's request makes the next.
+        The data is made again if the runs have grown. have: the tag of the reader's data, "" if it
+        has none. A reader that has data gets the present data at once while another reader's
+        request makes the next.
         Raises CollectorError, StoreError.
         """
         if self._lock.acquire(blocking=not (have and self._tag)):

@@ -26,7 +26,7 @@ SIDE = 48
 class Footprint:
     """Where in their tensor the two records of a cell's worst pair differ.
 
-    cell: the cell of the page, line * columns + column.
+    cell: the cell of the page, as line * columns + column.
     axes: for each axis, a text that says which of its indices differ.
     shape: (rows, columns) of the tensor seen as a matrix whose rows are its first axes, before it
         was made smaller.
@@ -49,9 +49,10 @@ def footprints(
 ) -> list[Footprint]:
     """Return the footprints of the `wanted` cells, as far as the budget goes.
 
-    A cell is left out if a run did not keep the values, or if the two shapes differ.
-    cells, pairs: the cells that differ, and the worst pair of each.
-    wanted: the cells of the first divergence and of the origins.
+    A footprint says where in its tensor the worst pair of a cell differs. A cell is left out if a
+    run did not keep the values, or if the two shapes differ.
+    cells, pairs: the cells (line and column of the page) that differ, and the worst pair of each.
+        wanted: the cells of the first divergence and of the origins (where differences begin).
     """
     prints: list[Footprint] = []
     left = budget.footprint_elements

@@ -39,7 +39,8 @@ def gather(
     """Return everything the page shows of a run.
 
     cache: the histograms counted so far, for a page that is made again while the run grows.
-    progress: called with (series read, all series): counting exponents may have to read all values.
+        progress: called with (series read, all series): counting exponents may have to read all
+        values. It is not called where an archive has the counts of each step.
     """
     budget = budget or PageBudget()
     if (view := pooled_view(run, budget)) is not None:
@@ -83,7 +84,10 @@ def gather(
 
 
 def _apart(run: Run) -> tuple[str, ...]:
-    """Return a sentence for each rank that differs from its peers; () if columns are damaged."""
+    """Return a sentence for each rank that differs from its peers, at most APART; () if none does.
+
+    () also for a run of one rank, and where columns are damaged.
+    """
     if len(run.ranks) < 2:
         return ()
     try:
@@ -93,7 +97,7 @@ def _apart(run: Run) -> tuple[str, ...]:
 
 
 def _width(cells: int, budget: int) -> int:
-    """Return how many steps must share a column so that at most `budget` of `cells` remain."""
+    """Return how many steps must share a column so that of `cells` at most `budget` remain."""
     return max(1, -(-cells // budget))
 
 
@@ -121,9 +125,10 @@ def _part(info: TensorInfo, phase: str, rank: int, series: Series) -> LineRecord
 
 
 def _lines(parts: list[LineRecords], parameters: set[str]) -> tuple[list[Line], list[int]]:
-    """Return the lines of the page in order of execution, and the row of each part's line.
+    """Return the lines (rows) of the page in order of execution, and the index of each part's line.
 
-    parts: the records of one rank that go into one line.
+    A line is the records of one name, kind, mode and phase. parts: the records of one rank that go
+    into one line. parameters: the names of parameters.
     """
     members: dict[tuple[str, str, str, str], list[LineRecords]] = {}
     for part in parts:
@@ -196,16 +201,18 @@ def _figures(
 def _exact(make: Callable[[Array, Array], ExactSums], cells: Array, values: Array) -> ExactSums:
     """Return the exact sums of the values of each cell, a million values added at a time.
 
-    make: makes the sums of some cells and values.
+    make: makes the sums of some cells and values. cells: the cell of each value.
     """
     pieces = (slice(start, start + AT_ONCE) for start in range(0, len(cells), AT_ONCE))
     return ExactSums.pooled([make(cells[piece], values[piece]) for piece in pieces])
 
 
 def _nonfinite(parts: list[LineRecords], places: list[int]) -> tuple[Nonfinite | None, int]:
-    """Return the first nonfinite record by (step, order), and how many lines have any.
+    """Return the first record with a NaN or an infinity, and how many lines have any.
 
-    The record is None where all are finite. places: the row of each part's line.
+    A line is the records of one name, kind, mode and phase. The first is that of the earliest step
+    and order, of several ranks the lowest; None where all are finite. places: for each part the
+    index of its line.
     """
     firsts: list[tuple[tuple[int, int], LineRecords, int, int]] = []
     for part, line in zip(parts, places, strict=True):
@@ -241,8 +248,8 @@ def _nonfinite(parts: list[LineRecords], places: list[int]) -> tuple[Nonfinite |
 def _was_skipped(parts: list[LineRecords], rank: int, step: int) -> bool:
     """Return whether the optimizer skipped a step of a rank, as any record's flags say.
 
-    Only gradients that the optimizer consumed carry that flag; the record that is not finite may be
-    of another kind.
+    parts: all records of the page. Only gradients that the optimizer consumed carry that flag; the
+        record that is not finite may be of another kind.
     """
     return any(
         "skipped" in str(flags)

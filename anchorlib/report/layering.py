@@ -39,7 +39,10 @@ def rows(count: int, edges: Sequence[Edge]) -> list[list[int]]:
 
 
 def _heights(count: int, edges: Sequence[Edge]) -> list[int]:
-    """Return how many rows lie below each node's row."""
+    """Return for each node how many rows lie below its row.
+
+    edges: (maker, taker) pairs of nodes; a maker is at least one row above each of its takers.
+    """
     height = [0] * count
     for maker, taker in sorted(edges, reverse=True):
         height[maker] = max(height[maker], height[taker] + 1)
@@ -47,10 +50,10 @@ def _heights(count: int, edges: Sequence[Edge]) -> list[int]:
 
 
 def _ordered(upward: Sequence[_Row]) -> list[list[int]]:
-    """Return the rows, each sorted so that few edges cross.
+    """Return the rows of nodes and crossing edges, each sorted so that few edges cross.
 
-    The order is by the mean place of what each number leads to in the row below.
-    upward: the rows from bottom to top, which is also the order of the result.
+    The order is by the mean place of what each node or edge leads to in the row below. upward: the
+    rows from bottom to top, which is also the order of the result.
     """
     ordered: list[list[int]] = []
     for row in upward:

@@ -27,9 +27,10 @@ def nearby_values(
 ) -> list[dict[str, Any]]:
     """Return the elements within RADIUS of the worst one, for the cells that matter most.
 
-    The elements are in C order. cells, pairs: the cells that differ, and the worst pair of each.
-    wanted: the cells of the first divergence and of the origins, which come first. The others
-        follow by their error, as far as the budget allows.
+    The elements are in C order. cells, pairs: the cells (line and column of the page) that differ,
+    and the worst pair of each. wanted: the cells of the first divergence and of the origins (where
+    differences begin), which come first. The other cells follow by their error, as far as the
+    budget allows.
     """
     neighbourhoods: list[dict[str, Any]] = []
     left = budget.read_bytes
@@ -60,7 +61,11 @@ def nearby_values(
 
 
 def _chosen(cells: Mapping[str, Array], wanted: Sequence[int]) -> Iterator[int]:
-    """Yield indices into `cells`, each once: the wanted cells, then all by descending error."""
+    """Yield indices into `cells`, each once: the wanted cells, then all others by their error.
+
+    The largest error comes first. wanted: cell numbers, as in `cells["cell"]`; unknown ones are
+    skipped.
+    """
     cell = cells["cell"]
     places = {int(one): place for place, one in enumerate(cell)}
     chosen = [places[one] for one in wanted if one in places]
@@ -74,7 +79,7 @@ def _cost(table: Table, row: int, worst: int) -> int:
 
 
 def _around(table: Table, row: int, start: int, stop: int) -> Array:
-    """Return the elements start … stop - 1 of a record, decoded."""
+    """Return the elements start … stop - 1 of a record in C order, decoded; fewer where it ends."""
     name = table.dtypes[table.dtype[row]]
     parts, place = [], 0
     for block in table.read(row, BLOCK):
@@ -90,7 +95,10 @@ def _around(table: Table, row: int, start: int, stop: int) -> Array:
 
 
 def _difference(a: Array, b: Array) -> list[float | None]:
-    """Return b − a of each element in float64 (|b − a| if complex); None for two equal texts."""
+    """Return b − a of each element in float64 (|b − a| if complex).
+
+    None stands for an element of which both runs show the same text.
+    """
     wide = np.complex128 if a.dtype.kind == "c" or b.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):
         apart = b.astype(wide) - a.astype(wide)

@@ -14,6 +14,7 @@ __all__ = ["show"]
 def show(*runs: Run, comparisons: Sequence[Comparison] | None = None, height: int = 900) -> Shown:
     """Return the page of these runs for a notebook to display; the first run is the reference.
 
-    comparisons, height: as `page` and `Shown` take them.
+    comparisons: of the first run with each other run, in their order; None for a page without them.
+        height: of the frame, in pixels.
     """
     return Shown(page(runs, comparisons), height)

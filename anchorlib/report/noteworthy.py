@@ -42,7 +42,11 @@ def attention(view: RunView) -> list[Finding]:
 
 
 def gradient_lines(view: RunView) -> list[int]:
-    """Return the rows that hold gradients: each name's `grad`, or `pass_grad` without a `grad`."""
+    """Return the indices of the page's lines that hold gradients.
+
+    A line is the records of one name, kind, mode and phase. For each name these are the lines of
+    `grad`, or of `pass_grad` if it has no `grad`.
+    """
     with_grad = {line.name for line in view.lines if line.kind == "grad"}
     return [
         row
@@ -52,7 +56,10 @@ def gradient_lines(view: RunView) -> list[int]:
 
 
 def line_histogram(bins: Bins, row: int) -> Log2Histogram:
-    """Return the histogram of a line over all steps, with the number of its infinities."""
+    """Return the histogram of one line of the page over all steps, with its number of infinities.
+
+    row: the index of the line (the records of one name, kind, mode and phase).
+    """
     cells = slice(row * bins.windows, (row + 1) * bins.windows)
     first, last = bins.starts[cells.start], bins.starts[cells.stop]
     exponents, places = np.unique(bins.exponents[first:last], return_inverse=True)

@@ -47,16 +47,17 @@ class ArrayPacker:
     def whole(self, values: Any) -> dict[str, list[Any]]:
         """Append whole numbers from 0 on, in the narrowest dtype that holds them.
 
-        Return a reference.
+        Return the reference of the array for the document.
         """
         most = np.max(values, initial=0)
         fitting = (dtype for dtype in ("u1", "u2", "u4") if most <= np.iinfo(dtype).max)
         return self.array(values, next(fitting, "f8"))
 
     def rough(self, values: Any) -> dict[str, list[Any]]:
-        """Append an array as f4 with 13 bits of precision (0.01 %); return its reference.
+        """Append an array as float32 with 13 bits of precision (0.01 %).
 
-        It compresses better so, and suits figures that the page shows as colours.
+        Return its reference for the document. It compresses better so, and suits numbers that the
+        page shows as colours.
         """
         bits = np.ascontiguousarray(np.asarray(values, "<f4").reshape(-1)).view("<u4")
         # Adding half of the unit that is cut off rounds to nearest. A carry into the exponent is

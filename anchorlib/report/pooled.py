@@ -25,9 +25,10 @@ OPENED: Final = 64
 
 
 def pooled_view(run: Run, budget: PageBudget) -> RunView | None:
-    """Return what the page shows of a run of more than OPENED ranks.
+    """Return what the page shows of an archived run of more than OPENED ranks.
 
-    None for a run of fewer, and where its index leads to no such figures: then ranks are read.
+    It is made from what the archive counted of each step. None for a run of fewer ranks, where the
+    archive has no such counts, and where they exceed the budget: then the ranks are read.
     """
     by_step = run.by_step() if len(run.ranks) > OPENED else None
     if by_step is None or len(by_step.lines) * len(by_step.stretches) > min(

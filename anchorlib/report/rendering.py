@@ -59,7 +59,8 @@ def page(
     """Return one self-contained HTML page about `runs`; the first is the reference.
 
     comparisons: of the first run with each other run, in their order; None for a page without them.
-    progress: called with (done, all) while histograms are counted.
+        budget: limits on how much data goes into the page. progress: called with (done, all) while
+        histograms are counted.
     """
     budget = budget or PageBudget()
     views = [gather(run, budget=budget, progress=progress) for run in runs]
@@ -95,7 +96,8 @@ def contrasted(
 ) -> list[Contrast]:
     """Return the comparisons as the page draws them.
 
-    comparisons: of the run of the first view with that of each other view, in their order.
+    views: what the page shows of each run. comparisons: of the first run with each other run, in
+        their order.
     """
     return [
         contrast(one, views[0], views[number], number, budget=budget)
@@ -104,9 +106,9 @@ def contrasted(
 
 
 def assembled(names: Sequence[str], data: str, *, served: bool = False) -> str:
-    """Return the HTML around a document's text. names: the runs, for the title.
+    """Return the HTML of a page around the text of its data.
 
-    A `served` page may ask its own server for newer data.
+    names: the runs, for the title. A `served` page may ask its own server for newer data.
     """
     title = escape(f"anchor: {' and '.join(names)}" if len(names) < 4 else "anchor: runs")
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy(served=served)}">'

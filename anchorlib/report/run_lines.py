@@ -14,7 +14,11 @@ __all__ = ["gaps_of", "header_of", "line_of", "parameters_of"]
 
 
 def line_of(key: tuple[str, str, str, str], info: TensorInfo, **figures: Any) -> Line:
-    """Return one line of the page. figures: the fields of a Line that belong to its phase alone."""
+    """Return one line of the page: what was recorded under a name, kind, mode and phase.
+
+    key: these four. info: the totals of the name, kind and mode. figures: the fields of a Line that
+        belong to its phase alone.
+    """
     return Line(
         *key,
         dtype=info.dtype,

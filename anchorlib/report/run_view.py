@@ -33,14 +33,15 @@ Section = Literal["forward", "backward", "update"]
 class PageBudget:
     """Limits on how much data goes into one page.
 
+    A line of the page is a name, kind, mode and phase; a window is some adjacent steps.
     cells: lines × columns of figures; where a run has more, adjacent steps share a column.
     bin_cells: lines × windows of histograms, each of which takes about twenty times as much room as
         a cell of figures.
     neighbourhoods: for how many cells of a comparison the values around the worst element are
         shown.
     read_bytes: how many bytes of stored values may be read for the neighbourhoods.
-    footprints: for how many cells (first divergence, origins) a comparison shows where in the
-        tensor the runs differ.
+    footprints: for how many cells (of the first divergence and of the origins, where differences
+        begin) a comparison shows where in the tensor the runs differ.
     footprint_elements: how many elements may be compared for the footprints.
     """
 
@@ -78,14 +79,17 @@ class Line:
 
     @property
     def title(self) -> str:
-        """The line's selector, escaped, with phase and mode if they are not "train" and "all"."""
+        """The selector of the records ("fc1@grad"), escaped.
+
+        The phase and mode are added where they are not "train" and "all".
+        """
         extra = [one for one in (self.phase, self.mode) if one not in ("train", "all")]
         text = escape(join(self.name, self.kind))
         return f"{text} ({', '.join(escape(one) for one in extra)})" if extra else text
 
     @property
     def section(self) -> Section:
-        """The part of a training step that makes the line's records."""
+        """The part of a training step that makes the records: forward, backward or update."""
         return section_of(self.kind)
 
 
@@ -101,8 +105,9 @@ def section_of(kind: str) -> Section:
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """Log2 histograms of (line, window) cells, one after the other.
+    """Log2 histograms of all (line, window) cells of a page, one after the other.
 
+    A line is the records of one name, kind, mode and phase; a window is some adjacent steps.
     width: how many steps one window takes together.
     windows: how many windows a line has.
     starts: cells + 1 offsets into `exponents` and `counts`; cell = line * windows + window.
@@ -133,11 +138,12 @@ class Unclipped:
 
 @dataclass(frozen=True, slots=True)
 class Nonfinite:
-    """The first record of a run that holds a NaN or an infinity.
+    """The first record of a run with a NaN or an infinity: by step, execution order, then rank.
 
-    line: the row of its line. nan, inf: how many elements are NaN or infinite, of `numel`.
-    skipped: whether the optimizer skipped that step.
-    before: how many records of its rank precede it.
+    line: the index of the record's line (name, kind, mode, phase) in `RunView.lines`. nan, inf: how
+        many elements are NaN or infinite, of `numel`. skipped: whether the optimizer skipped that
+        step.
+    before: how many of the page's records its rank has before it.
     """
 
     line: int
@@ -157,7 +163,8 @@ class Finding:
     """A sentence about something in a run that deserves attention.
 
     level: "bad", "warn" or "info".
-    line, column: the cell that a click on the sentence leads to; -1 for none.
+    line, column: the indices of the page's line (name, kind, mode, phase) and column (steps) that a
+        click on the sentence leads to; -1 for none.
     """
 
     level: Literal["bad", "warn", "info"]
@@ -172,7 +179,7 @@ class RunView:
 
     live: whether the process that writes the run is alive; None where that is not known.
     steps: how many steps were recorded. columns: the first step of each column.
-    width: how many steps share a column.
+    width: how many steps share a column. lines: the rows, one for each name, kind, mode and phase.
     figures: by name, each (lines, columns) float64, NaN where a cell has no record: records, numel,
         zero, nan, inf, subnormal (sums), min, max (extremes), sum, l2 (root of the sum of squares).
     header: what the run says about itself, as escaped texts.
@@ -180,7 +187,7 @@ class RunView:
     nonfinite: the first record with a NaN or an infinity. nonfinite_lines: how many lines have any.
     apart: a sentence for each rank that differs from its peers.
     is_pooled: whether the figures were read with the index of many ranks, which were not opened:
-        then none of them was held against its peers.
+        then none of them was compared with its peers.
     """
 
     name: str

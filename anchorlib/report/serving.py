@@ -106,7 +106,7 @@ class _OwnHosts:
 
 
 class _Site:
-    """The handlers of the three requests.
+    """The handlers of the three requests: the list of runs, a page, and a page's newer data.
 
     They are plain functions, which Starlette runs in threads: counting histograms takes long and
     must not keep other requests waiting.
@@ -141,7 +141,7 @@ class _Site:
             return ()
 
     def _alone(self) -> Mapping[str, str]:
-        """Return the runs that are in an archive alone, each with that archive.
+        """Return the runs whose files are in an archive alone, each with that archive.
 
         {} where asking fails: the list of runs is worth showing without archives.
         """

@@ -50,9 +50,11 @@ class StructureNode:
 
 
 def structure(comparison: Comparison, a: RunView, b: RunView) -> dict[str, Any]:
-    """Return the nodes for the page, sorted by path; "more" counts those beyond MOST_NODES.
+    """Return the modules and tensors of two runs for the page, and how the runs differ in each.
 
-    Where there are too many, nodes that changed are kept before equal ones.
+    The result is {"nodes": …, sorted by path, "more": how many there are beyond MOST_NODES}. Where
+    there are too many, nodes that changed are kept before equal ones. a, b: what the page shows of
+    the runs.
     """
     nodes = _rolled(_compared(comparison, a, b))
     listed = sorted(nodes, key=lambda one: one.change == "equal")[:MOST_NODES]
@@ -105,9 +107,9 @@ def _other_module(
 
 
 def _looks(view: RunView, names: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return the shape and dtype of each name: of its value, else of its first other kind.
+    """Return the (shape, dtype) of each name, as texts: of its value, else of its first other kind.
 
-    names: B's names -> A's, for the view of B.
+    names: B's names -> A's, for the view of B; {} for that of A.
     """
     looks: dict[str, tuple[str, str]] = {}
     for line in sorted(view.lines, key=lambda one: one.kind != "value"):
@@ -118,9 +120,9 @@ def _looks(view: RunView, names: Mapping[str, str]) -> dict[str, tuple[str, str]
 def _ways(edges: Mapping[int, Iterable[Edges]], names: Mapping[str, str]) -> dict[str, list[Way]]:
     """Return the distinct ways in which each name was computed, as operations and inputs.
 
-    Values of which autograd knows only a part are left out: those of code that was compiled into
-    one operation, and those whose inputs are not all known.
-    names: B's names -> A's, for the edges of B.
+    edges: the lineage of a run, by rank: what each value was computed from. Values of which
+        autograd knows only a part are left out: those of code that was compiled into one operation,
+        and those whose inputs are not all known. names: B's names -> A's, for the lineage of B.
     """
     ways: dict[str, list[Way]] = {}
     for one in (one for some in edges.values() for one in some):
@@ -164,7 +166,8 @@ def _listed(names: Counter[str]) -> str:
 def _rolled(nodes: Sequence[StructureNode]) -> list[StructureNode]:
     """Return the nodes, with one node for a whole module whose nodes all changed alike.
 
-    Where such modules lie in each other, the outermost takes their place.
+    Nodes that are in both runs and differ ("other") are never merged. Where modules that changed
+    alike lie in each other, the outermost takes their place.
     """
     changes: dict[str, Counter[str]] = {}
     for node in nodes:

@@ -25,7 +25,13 @@ _WHOLE = ("all", "summary")  # modes that record every gradient
 def unclipped_norm(
     parts: Sequence[LineRecords], parameters: Collection[str], steps: Array, width: int
 ) -> Unclipped | None:
-    """Return one norm for each `width` adjacent steps; None where no `pass_grad` gives any."""
+    """Return the norm of all parameters' gradients together, before clipping, for each column.
+
+    A column of the page is `width` adjacent `steps`. The norms come from `pass_grad` records of
+    `parameters` in phase "train", in modes that record each gradient. A column has NaN without such
+    records, where one of its steps had several passes, and where a gradient is not finite. None
+    where every column lacks records or has such a step, and where several ranks recorded.
+    """
     own = {
         part.info.name: part
         for part in reversed(parts)  # so that of several modes of a name the first stays

@@ -27,9 +27,10 @@ BOTH: Final = 2
 
 
 def vicinities(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the drawings of the first origins, [] unless both runs were traced.
+    """Return drawings of the operations around the first origins, where differences begin.
 
-    Each is {origin: its index in the comparison, sides: the drawings of A and of B}.
+    [] unless both runs were traced. Each is {origin: its index in the comparison, sides: the
+    drawings of A and of B}.
     """
     if comparison.runs is None or comparison.ops is None:
         return []
@@ -46,7 +47,7 @@ def vicinities(comparison: Comparison) -> list[dict[str, Any]]:
 
 @dataclass(slots=True)
 class _Traced:
-    """The operations of both runs, of which each rank is read once.
+    """The traced operations of both runs; those of a rank are read once, when they are needed.
 
     marks: for each run the operations that differ from the other run.
     """
@@ -56,10 +57,11 @@ class _Traced:
     _known: dict[tuple[int, int], list[Op]] = field(default_factory=dict)
 
     def around(self, *records: Record) -> list[tuple[Graph, int]]:
-        """Return for each record a graph of the operations around the one that made the record.
+        """Return, for each record, a graph of the operations around the one that made the record.
 
-        With each graph comes the index in it of that operation. A record is left out if its step
-        was not traced, or if no operation is known to have made it.
+        records: of A and of B, each as a table and a row. With each graph comes the index in it of
+            that operation. A record is left out if its step was not traced, or if no operation is
+            known to have made it.
         """
         graphs = []
         for side, record in enumerate(records):
@@ -84,7 +86,10 @@ def _names(comparison: Comparison) -> tuple[str, str]:
 
 
 def _pair(evidence: tuple[Frontier, int]) -> tuple[Record, Record]:
-    """Return the record of A at an origin, and its partner in B, each as a table and a row."""
+    """Return the record of A at an origin (where a difference begins), and its partner in B.
+
+    Each is a table and a row in it.
+    """
     alignment, row = evidence[0].alignment, evidence[1]
     at = int(alignment.a_row.searchsorted(row))
     return (alignment.a, row), (alignment.b, int(alignment.b_row[at]))

@@ -22,11 +22,12 @@ class ArchiveState:
     """What a store (a directory or a collector) knows of one archive that its runs went to.
 
     store: the directory or the collector. place: the archive's directory or URL; "" for a collector
-        that archived runs before and archives none now, and for damaged notes of a directory.
+        that archived runs before and archives none now, and for runs whose place a directory cannot
+        read.
     archived: how many runs are archived. alone: the archived runs whose files the store has not.
-    bytes: how many were sent since the collector started; None for a directory.
-    waiting: closed runs that are not archived yet; None for a directory.
-    failing: the reason for each run that could not be archived, by the run's name.
+        bytes: how many were sent since the collector started; None for a directory.
+    waiting: closed runs that are not archived yet; None for a directory. failing: the reason for
+        each run that could not be archived, by the run's name.
     problem: why no run can be archived now; "" where there is no problem.
     """
 
@@ -40,7 +41,7 @@ class ArchiveState:
     problem: str = ""
 
     def lines(self) -> Iterator[str]:
-        """Yields the state in English, a line for each fact, as `anchor status` prints it."""
+        """Yield the state in English, a line for each fact, as `anchor status` prints it."""
         be = "run is" if self.archived == 1 else "runs are"
         where = f" in {escape(self.place)}" if self.place else ""
         here = self.archived - len(self.alone)
@@ -54,7 +55,7 @@ class ArchiveState:
 
 
 def archives_in(store: Path) -> list[ArchiveState]:
-    """Returns the state of each archive that runs of a directory went to.
+    """Return the state of each archive that runs of a directory went to.
 
     It is read from the notes that `anchor archive` leaves in the directory, one for each archived
     run. A run whose note is damaged is in `failing` of a state without a `place`.
@@ -77,7 +78,7 @@ def archives_in(store: Path) -> list[ArchiveState]:
 
 
 def archives_at(client: KeeperClient) -> list[ArchiveState]:
-    """Asks a collector for the state of its archive; [] where it has never archived a run.
+    """Ask a collector for the state of its archive; [] where it has never archived a run.
 
     The state counts only runs that the client may read. Raises CollectorError.
     """
@@ -99,5 +100,8 @@ def archives_at(client: KeeperClient) -> list[ArchiveState]:
 
 
 def alone_in(archives: Iterable[ArchiveState]) -> dict[str, str]:
-    """Returns the runs whose files are in an archive and not in the store, with that archive."""
+    """Return the runs whose files are in an archive and not in the store, each with that archive.
+
+    The archive is "its archive" where its address is not known.
+    """
     return {run: one.place or "its archive" for one in archives for run in one.alone}

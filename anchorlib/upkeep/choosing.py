@@ -40,7 +40,7 @@ class RetentionLimits:
 
 
 def chosen(runs: Iterable[RunFacts], limits: RetentionLimits) -> list[RunFacts]:
-    """Returns the runs that the limits remove, the oldest first.
+    """Return the runs that the limits remove, the oldest first.
 
     A run that a living process writes is neither removed nor counted. Neither is a symbolic link: a
     second name of the newest run would count as one of the runs to keep. A run that was never
@@ -66,10 +66,11 @@ def _last(closed: list[RunFacts], limits: RetentionLimits) -> list[RunFacts]:
 def _fitting(
     idle: list[RunFacts], free: list[RunFacts], going: list[RunFacts], most: int
 ) -> list[RunFacts]:
-    """Returns the runs of `going` and further ones, until the rest fit into `most` bytes.
+    """Return the runs of `going` and further ones, until the rest fit into `most` bytes.
 
-    The further ones are closed runs of `free`, the oldest first. idle: all runs that count.
-    free: the runs of `idle` that `keep_last` does not keep. Both are sorted by age, oldest first.
+    The further ones are closed runs of `free`, the oldest first; the result is sorted by age. idle:
+    all runs that count. free: the runs of `idle` that `keep_last` does not keep. Both are sorted by
+    age, oldest first.
     """
     left = sum(run.bytes for run in idle) - sum(run.bytes for run in going)
     leaving = set(going)

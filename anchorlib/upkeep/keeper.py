@@ -44,29 +44,29 @@ class Keeper(Protocol):
         ...
 
     def writings(self) -> list[Writing]:
-        """Returns the ranks that are being written now. Raises StoreError, CollectorError."""
+        """Return the ranks that are being written now. Raises StoreError, CollectorError."""
         ...
 
     def archives(self) -> list[ArchiveState]:
-        """Returns the state of each archive that closed runs of the store went to.
+        """Return the state of each archive that closed runs of the store went to.
 
         Raises StoreError, CollectorError.
         """
         ...
 
     def alone(self) -> dict[str, str]:
-        """Returns the runs whose files are in an archive and not in the store, with that archive.
+        """Return the runs whose files are in an archive and not in the store, with that archive.
 
         Raises StoreError, CollectorError.
         """
         ...
 
     def runs(self) -> list[str]:
-        """Returns the names of all runs of the store, sorted. Raises StoreError, CollectorError."""
+        """Return the names of all runs of the store, sorted. Raises StoreError, CollectorError."""
         ...
 
     def measure(self, run: str) -> tuple[int, bool]:
-        """Returns the bytes of disk that a run takes, and whether a living process writes it.
+        """Return the bytes of disk that a run takes, and whether a living process writes it.
 
         Raises OptionError for a run whose files a collector has moved to its archive,
         RunNotFoundError, StoreError, CollectorError.
@@ -74,7 +74,7 @@ class Keeper(Protocol):
         ...
 
     def standing(self, run: str) -> Standing:
-        """Returns what is known of a run before it is removed or renamed.
+        """Return what is known of a run before it is removed or renamed.
 
         Unlike `measure` it also answers for a run whose files a collector has moved to its archive.
         Raises RunNotFoundError, StoreError, CollectorError.
@@ -84,7 +84,7 @@ class Keeper(Protocol):
     def remove(
         self, run: str, *, unless_after: int | None = None, known: Standing | None = None
     ) -> int:
-        """Removes a run; returns the bytes freed.
+        """Remove a run; return the bytes freed.
 
         unless_after: refuse with RunBusyError where the run was written to after this time
             (nanoseconds since the epoch).
@@ -94,13 +94,13 @@ class Keeper(Protocol):
         ...
 
     def rename(self, run: str, name: str) -> None:
-        """Renames a run. Raises RunExistsError for a name in use, and the errors of `remove`."""
+        """Rename a run. Raises RunExistsError for a name in use, and the errors of `remove`."""
         ...
 
     def finish(self) -> tuple[int, list[str]]:
-        """Deletes what interrupted removals have left of runs.
+        """Delete what interrupted removals have left of runs.
 
-        Returns how many removals were completed, and a message for each that could not be. For a
+        Return how many removals were completed, and a message for each that could not be. For a
         collector nothing is done: it does so itself when it starts.
         """
         ...

@@ -30,8 +30,8 @@ class Writing:
 
     host: the machine of the process that writes the rank; in a directory that a collector serves,
         the machine of the collector.
-    since_ns: when the process began to write the rank, or its stream to the collector began, in
-        nanoseconds since the epoch.
+    since_ns: when the process began to write the rank, or to send to the collector, in nanoseconds
+        since the epoch.
     records_per_second, bytes_per_second: means over the last minute; bytes of values.
     lag: seconds from the time stamp of the last record to its commit.
     backlog: how many records wait in the process that writes.
@@ -51,7 +51,7 @@ class Writing:
 
 
 def writings_in(store: Path) -> list[Writing]:
-    """Returns the ranks of a directory that are being written, as their lock files say.
+    """Return the ranks of a directory that are being written, as their lock files say.
 
     Rates, lag and backlog are None. Raises StoreError where the lock files cannot be listed.
     """
@@ -59,7 +59,7 @@ def writings_in(store: Path) -> list[Writing]:
 
 
 def writings_at(client: KeeperClient) -> list[Writing]:
-    """Asks a collector which ranks are being written, of the runs that the client may read.
+    """Ask a collector which ranks are being written, of the runs that the client may read.
 
     Raises CollectorError.
     """

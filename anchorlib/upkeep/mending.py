@@ -51,8 +51,8 @@ _UNREADABLE: Final = (StoreError, ValueError, OverflowError, MemoryError, IndexE
 class Examined:
     """The damage of one rank, after its rows were compared with checksums, its values with digests.
 
-    reader: reads what is left of the rank. sound: for each row whether it is as it was written.
-    kept: for each row whether its values were stored and are as they were written.
+    reader: reads what is left of the rank. sound: a mask of its rows: whether each is as it was
+        written. kept: a mask of its rows: whether values were stored and are as they were written.
     problems: a sentence for each other damage, as of the catalogue.
     """
 
@@ -65,7 +65,7 @@ class Examined:
     def of(
         cls, run: Location, name: str, rank: int, progress: Progress = lambda *_: None
     ) -> Examined:
-        """Reads and checks all rows and values of one rank of the run `name` at `run`.
+        """Read and check all rows and values of one rank of the run `name` at `run`.
 
         Rows at the end that were copied in part, from a run that was being written, are left out.
         progress: called with the values checked so far and their total. Raises StoreError where
@@ -86,7 +86,8 @@ class Examined:
     def is_sound(self) -> bool:
         """Whether no row, value or catalogue is damaged, so that the run need not be salvaged.
 
-        Damage to its labels and JSON documents may remain: those can be made anew from the rows.
+        Damage to zarr.json files and to labels (the step, … repeated beside values) may remain:
+        those can be made anew from the rows.
         """
         stored = self.reader.kept(np.arange(len(self.sound)))
         return not self.problems and bool(self.sound.all()) and bool((self.kept == stored).all())
@@ -101,7 +102,7 @@ class Examined:
 
     @property
     def usable(self) -> Array:
-        """For each row whether it can be salvaged as a record, with its values or its summary."""
+        """A mask of the rows that can be salvaged as records, with values or with a summary."""
         rows = np.arange(len(self.sound))
         without = self.reader.kept(rows) & ~self.kept
         # A row that lost its values and has no stored histogram has no summary either.
@@ -124,9 +125,9 @@ class Examined:
 
 
 def salvage(store: Path, examined: Sequence[Examined], name: str) -> bool:
-    """Copies the sound rows of some ranks into a new run of the store, called `name`.
+    """Copy the sound rows of some ranks into a new run of the store, called `name`.
 
-    The run appears only when it is whole. Lost rows and values are recorded in it as gaps. Returns
+    The run appears only when it is whole. Lost rows and values are recorded in it as gaps. Return
     True; False where no rank has a readable attempt left, and then no run is made. Raises
     RunExistsError, InvalidNameError, StoreError.
     """
@@ -142,9 +143,9 @@ def salvage(store: Path, examined: Sequence[Examined], name: str) -> bool:
 
 
 def _opened(run: Location, rank: int) -> tuple[RankReader, Location, list[str], set[int]]:
-    """Opens a rank that may be damaged.
+    """Open a rank that may be damaged.
 
-    Returns a reader of what is left of the rank, the location it reads from, the damage found in
+    Return a reader of what is left of the rank, the location it reads from, the damage found in
     words, and the numbers of phases whose names are lost.
     """
     if _is_fixed(run, rank):
@@ -154,7 +155,7 @@ def _opened(run: Location, rank: int) -> tuple[RankReader, Location, list[str], 
 
 
 def _is_fixed(run: Location, rank: int) -> bool:
-    """Returns whether the rank is sealed (for an archive) or of format 1.
+    """Return whether the rank is sealed (for an archive) or of format 1.
 
     `Remnants`, which reads around damaged files, can do so for neither. False for a rank that
     cannot be opened.
@@ -167,9 +168,10 @@ def _is_fixed(run: Location, rank: int) -> bool:
 
 
 def _record(store: Path, one: Examined, name: str) -> None:
-    """Writes the usable rows of one rank, its gaps, edges and operations into the run `name`.
+    """Write the usable rows of one rank, its gaps, lineage and operations into the run `name`.
 
-    store: the directory in which the new run is made. Each attempt is written as an attempt.
+    Gaps say what was not recorded, lineage what each value was computed from. store: the directory
+    in which the new run is made. Each attempt is written as an attempt.
     """
     reader, usable = one.reader, one.usable
     of = reader.column("attempt")
@@ -194,9 +196,9 @@ def _is_of(entry: Entry, attempt: int) -> bool:
 
 
 def _operations(one: Examined) -> tuple[list[Entry], Gap | None]:
-    """Returns the entries of a rank's log of operations, and None.
+    """Return the entries of a rank's log of operations, and None.
 
-    Where the log is damaged: no entries, and a Gap that says so.
+    Where the log is damaged, return no entries, and a Gap that says so.
     """
     try:
         return one.reader.operations(), None
@@ -207,7 +209,7 @@ def _operations(one: Examined) -> tuple[list[Entry], Gap | None]:
 
 
 def _batches(reader: RankReader, rows: Array) -> Iterator[Array]:
-    """Splits row numbers into batches whose values take about 32 MiB, of at most 1024 rows."""
+    """Split row numbers into batches whose values take about 32 MiB, of at most 1024 rows."""
     for start in range(0, len(rows), _ROWS):
         part = rows[start : start + _ROWS]
         sizes = np.array([reader.stored_bytes(part[at : at + 1]) for at in range(len(part))])
@@ -216,10 +218,10 @@ def _batches(reader: RankReader, rows: Array) -> Iterator[Array]:
 
 
 def _lost(one: Examined, attempt: int) -> list[Gap]:
-    """Returns the losses of one attempt as gaps.
+    """Return the losses of one attempt as gaps (counts of what is not recorded).
 
-    Lost values have a gap for each series. Lost rows have one gap together, of an unknown tensor:
-    a damaged row cannot be trusted to say which series it is of.
+    Lost values have a gap for each series. Lost rows have one gap together, of an unknown tensor: a
+    damaged row cannot be trusted to say which series it is of. [] where nothing is lost.
     """
     reader, rows = one.reader, np.arange(len(one.sound))
     own = _clamped(reader.column("attempt"), len(reader.catalogue.attempts)) == attempt
@@ -241,7 +243,7 @@ def _lost(one: Examined, attempt: int) -> list[Gap]:
 
 
 def _clamped(numbers: Array, count: int) -> Array:
-    """Returns attempt numbers, with 0 in place of every number that is not below `count`.
+    """Return attempt numbers, with 0 in place of every number that is not below `count`.
 
     Such a number comes of damage; the loss of its row is then counted for the first attempt.
     """

@@ -43,7 +43,8 @@ class PartlyChangedError(CollectorError):
 class SpreadKeeper:
     """A `Keeper` for runs of which several collectors hold parts: it acts on all parts of a run.
 
-    keepers: the keeper of each collector, by its address. The methods raise as theirs do.
+    keepers: the keeper of each collector, by its address. The methods raise what those of these
+        keepers raise.
     """
 
     def __init__(self, keepers: Mapping[str, Keeper]) -> None:
@@ -55,16 +56,16 @@ class SpreadKeeper:
         return ",".join(sorted(keeper.place for keeper in self._keepers.values()))
 
     def writings(self) -> list[Writing]:
-        """Returns the ranks that are being written now, at any of the collectors."""
+        """Return the ranks that are being written now, at any of the collectors."""
         writings = [one for keeper in self._keepers.values() for one in keeper.writings()]
         return sorted(writings, key=lambda one: (one.run, one.rank))
 
     def archives(self) -> list[ArchiveState]:
-        """Returns the states of all collectors' archives."""
+        """Return the states of all collectors' archives."""
         return [one for keeper in self._keepers.values() for one in keeper.archives()]
 
     def alone(self) -> dict[str, str]:
-        """Returns the runs whose files no collector has, since all parts are in archives.
+        """Return the runs whose files no collector has, since all parts are in archives.
 
         Each comes with an archive: that of the first collector which archived a part of it.
         """
@@ -81,16 +82,19 @@ class SpreadKeeper:
         return {run: archive for run, archive in archives.items() if run not in here}
 
     def runs(self) -> list[str]:
-        """Returns the names of the runs of all collectors, sorted."""
+        """Return the names of the runs of all collectors, sorted."""
         return sorted({run for keeper in self._keepers.values() for run in keeper.runs()})
 
     def measure(self, run: str) -> tuple[int, bool]:
-        """Returns the bytes of disk of all parts, and whether a living process writes any part."""
+        """Return the bytes of disk of all parts, and whether a living process writes any part."""
         parts = self._holders(run, alone_too=False).values()
         return sum(one.bytes for one in parts), any(one.written for one in parts)
 
     def standing(self, run: str) -> Standing:
-        """Asks each collector once for the standing of its part, and returns them combined."""
+        """Ask each collector what is known of its part of a run; return that of all parts combined.
+
+        Each collector is asked once. Raises RunNotFoundError where none has a part.
+        """
         parts = self._holders(run)
         return Standing(
             sum(one.bytes for one in parts.values()),
@@ -103,7 +107,7 @@ class SpreadKeeper:
     def remove(
         self, run: str, *, unless_after: int | None = None, known: Standing | None = None
     ) -> int:
-        """Removes all parts of a run; returns the bytes freed.
+        """Remove all parts of a run; return the bytes freed.
 
         known: what `standing` returned for the run a moment ago.
 
@@ -128,7 +132,7 @@ class SpreadKeeper:
         return sum(freed.values())
 
     def rename(self, run: str, name: str) -> None:
-        """Renames all parts of a run; where one part cannot be renamed, all keep the old name.
+        """Rename all parts of a run; where one part cannot be renamed, all keep the old name.
 
         Raises PartlyChangedError where a collector fails and some part, renamed by then, cannot be
         given its old name back.
@@ -151,9 +155,9 @@ class SpreadKeeper:
             done.append(place)
 
     def finish(self) -> tuple[int, list[str]]:
-        """Does nothing, since collectors complete interrupted removals when they start.
+        """Do nothing, since collectors complete interrupted removals when they start.
 
-        Returns 0 completed removals and no messages.
+        Return 0 completed removals and no messages.
         """
         return 0, []
 
@@ -167,9 +171,9 @@ class SpreadKeeper:
         return True
 
     def _keeps(self, place: str, run: str) -> bool:
-        """Asks a collector that failed to change a run whether it still has its part.
+        """Return whether a collector that failed to change a run still has its part.
 
-        False where it has none, and where it cannot be reached.
+        The collector is asked. False where it has none, and where it cannot be reached.
         """
         try:
             self._keepers[place].measure(run)
@@ -186,11 +190,12 @@ class SpreadKeeper:
         *,
         alone_too: bool = False,
     ) -> list[str]:
-        """Returns the addresses of all collectors that hold a part of a run, if all may change it.
+        """Return the addresses of all collectors that hold a part of a run, if all may change it.
 
-        Raises RunBusyError where a part is being written, CollectorError where a collector would
-        refuse. known: the parts' standings where they were asked already. alone_too: allow parts
-        whose files are in a collector's archive alone; else such a part raises OptionError.
+        Raises RunNotFoundError, RunBusyError where a part is being written, CollectorError where a
+        collector would refuse. known: what is known of each part, by address, if the collectors
+        were asked already. alone_too: allow parts whose files are in a collector's archive alone;
+        else such a part raises OptionError.
         """
         holders = self._holders(run, alone_too=alone_too) if known is None else known
         if any(one.written for one in holders.values()):
@@ -208,10 +213,10 @@ class SpreadKeeper:
         return standings
 
     def _held(self, run: str, *, alone_too: bool = False) -> dict[str, Standing]:
-        """Returns the standing of each part of a run, by the address of the collector that has it.
+        """Return what is known of each part of a run, by the address of the collector that has it.
 
-        Raises OptionError where the files of a part are in a collector's archive alone, unless
-        `alone_too`.
+        {} where no collector has a part. Raises OptionError where the files of a part are in a
+        collector's archive alone, unless `alone_too`.
         """
         standings = {}
         for place, keeper in self._keepers.items():
@@ -229,7 +234,7 @@ class SpreadKeeper:
 
 
 def _refused(run: str, parts: Mapping[str, Standing]) -> str:
-    """Returns why a collector would refuse to remove or rename its part; "" where none would."""
+    """Return why a collector would refuse to remove or rename its part; "" where none would."""
     for place, one in parts.items():
         if one.stays:
             return f"{place} would not change run {escape(run)!r}: {one.stays}"
@@ -253,7 +258,7 @@ def _removed_in_part(
 def _renamed_in_part(
     run: str, name: str, left: list[str], failed: str, error: AnchorError
 ) -> PartlyChangedError:
-    """Returns the error for a renaming that could not be taken back everywhere.
+    """Return the error for a renaming that could not be taken back everywhere.
 
     left: the collectors at which the part (perhaps) has the new name. failed: the collector that
     failed, of which it is not known whether it renamed its part. error: its failure.

@@ -133,17 +133,19 @@ class _RemoteKeeper:
 
 
 def keeper_at(store: str) -> Keeper:
-    """Returns the keeper of a store; raises as `locate_store`.
+    """Return the keeper of a store, which removes and renames its runs.
 
-    store: a directory, a collector's URL, or several URLs, which have one keeper together.
+    store: a directory, a collector's URL, or several URLs, which have one keeper together. Raises
+        as `locate_store`, and OptionError for an object store.
     """
     return _keeper(locate_store(store))
 
 
 def keepers_at(store: str) -> list[Keeper]:
-    """Returns a keeper for each collector of a store; raises as `locate_store`.
+    """Return a keeper for each collector of a store.
 
-    store: a directory or a collector's URL, which give one keeper, or several URLs.
+    store: a directory or a collector's URL, which give one keeper, or several URLs. Raises as
+        `locate_store`, and OptionError for an object store.
     """
     location = locate_store(store)
     several = location.collectors if isinstance(location, SeveralCollectors) else [location]
@@ -151,10 +153,10 @@ def keepers_at(store: str) -> list[Keeper]:
 
 
 def keeper_of(stored_run: FoundRun) -> tuple[Keeper, str]:
-    """Returns the keeper of the store that holds a run, and the run's name in that store.
+    """Return the keeper of the store that holds a run, and the run's name in that store.
 
-    Raises RunNotFoundError for a folder that is not called NAME.zarr, OptionError for a run whose
-    files are in an archive alone.
+    A keeper removes and renames runs. Raises RunNotFoundError for a folder that is not called
+    NAME.zarr, OptionError for a run whose files are in an archive alone.
     """
     _check_here(stored_run)
     if isinstance(stored_run.location, Within):
@@ -164,7 +166,7 @@ def keeper_of(stored_run: FoundRun) -> tuple[Keeper, str]:
 
 
 def local_run(stored_run: FoundRun) -> tuple[Path, str]:
-    """Returns the directory of the store that holds a run, and the run's name in that store.
+    """Return the directory of the store that holds a run, and the run's name in that store.
 
     Raises OptionError for a collector's run and for a run whose files are in an archive alone,
     RunNotFoundError for a folder that is not called NAME.zarr.
@@ -185,7 +187,7 @@ def local_run(stored_run: FoundRun) -> tuple[Path, str]:
 
 
 def _check_here(stored_run: FoundRun) -> None:
-    """Raises OptionError for a run whose files are in an archive and no longer in its store."""
+    """Raise OptionError for a run whose files are in an archive and no longer in its store."""
     if stored_run.archive:
         raise OptionError(
             f"{stored_run.name} is in its archive alone, {escape(stored_run.archive)}, where "
@@ -194,10 +196,10 @@ def _check_here(stored_run: FoundRun) -> None:
 
 
 def read_facts(keeper: Keeper, run: str, store: str) -> RunFacts:
-    """Returns what decides whether a run is removed: its size, its age, and who writes it.
+    """Return what decides whether a run is removed: its size, its age, and who writes it.
 
     store: the store of which `keeper` is the keeper, as text. Raises as `find_run` and as
-    `Keeper.measure`.
+        `Keeper.measure`, and DamagedError where the run is damaged.
     """
     stored_run = find_run(run, store)
     # In this order: a session that ends between the two calls counts as still writing.

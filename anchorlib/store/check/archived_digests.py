@@ -31,10 +31,12 @@ _ANEW = "archive the run again"
 
 
 def run_digest_faults(run: Location) -> Iterator[str]:
-    """Yields in words what is wrong with the digests and figures of all ranks of an archived run.
+    """Yield in words what is wrong with what an archived run says of the steps of all its ranks.
 
-    They are compared with the ranks' indices; a rank in several parts has no index, so it is
-    counted again from the rows of its parts.
+    That is digests (hashes of the records of each range of steps) and figures (counts, extremes and
+    histograms of each step). They are compared with the ranks' indices; a rank in several parts has
+    no index, so it is counted again from the rows of its parts. Yield nothing for a run without an
+    index.
     """
     figures, digests, steps = _stated_digests(run)
     # An archiver that adds a rank meanwhile swaps the index, then removes the objects before it.
@@ -59,7 +61,12 @@ def run_digest_faults(run: Location) -> Iterator[str]:
 
 
 def rank_digest_faults(run: Location, reader: RankReader) -> Iterator[str]:
-    """Yields in words what is wrong with digests and figures of steps in a sealed rank's index."""
+    """Yield in words what is wrong with what a sealed rank's index says of its steps.
+
+    That is digests (hashes of the records of each range of steps) and figures (counts, extremes and
+    histograms of each step), which are compared with the rows. Yield nothing where there is no
+    readable index, or the rows are damaged: other checks say that.
+    """
     index = _index(run, reader.rank, reader.part)
     if index is None:
         return
@@ -75,10 +82,12 @@ def rank_digest_faults(run: Location, reader: RankReader) -> Iterator[str]:
 def _stated_digests(
     run: Location, figures: RunFigures | None = None
 ) -> tuple[RunFigures | None, dict[int, RankDigests] | None, Sequence[StepFigures] | None]:
-    """Returns the run's index, and the digests and figures of steps that it refers to.
+    """Return the run's index, and the digests and figures of steps that it refers to.
 
-    figures: the index, if it was read already. None stands for a damaged object, and for the index
-        of a run without one; an empty result for an object that the index does not have.
+    figures: the index, if it was read already.
+    Digests are hashes of the records of each range of steps, by rank; figures are counts, extremes
+    and histograms, as a list of one entry. None stands for a damaged object, and for the index of a
+    run without one; an empty result for an object that the index does not have.
     """
     figures = figures or _figures(run)
     steps = steps_of_run(run, figures)
@@ -87,7 +96,7 @@ def _stated_digests(
 
 
 def _figures(run: Location) -> RunFigures | None:
-    """Returns what the run's index says; None where there is no index, or it is damaged."""
+    """Return what the run's index says; None where there is no index, or it is damaged."""
     data = run.get(INDEX)
     try:
         return None if data is None else parsed_index(data)
@@ -96,7 +105,11 @@ def _figures(run: Location) -> RunFigures | None:
 
 
 def _indexed(run: Location, rank: int, figures: RunFigures) -> RankFigures | None:
-    """Returns what the index of a rank or of its parts says; None where that cannot be read."""
+    """Return what the index of one rank says; for a rank in parts, what is counted from its parts.
+
+    None where that cannot be read. figures: the index of the run, which says what parts the rank
+    has.
+    """
     parts = figures.parts_of(rank)
     if parts == ((rank, 0),):
         return _index(run, rank, 0)

@@ -60,14 +60,15 @@ class RankAudit:
         self._checks = RowChecks(self._location, reader)
 
     def parts(self) -> Iterator[tuple[int, int]]:
-        """Yields (start, stop) of portions of the rank's rows, each of a size to pass to `rows`."""
+        """Yield (start, stop) of portions of the rank's rows, each of a size to pass to `rows`."""
         for start in range(0, self._reader.committed, _PART):
             yield start, min(start + _PART, self._reader.committed)
 
     def rows(self, start: int, stop: int) -> Checked:
-        """Compares rows start … stop - 1 with their checksums and labels.
+        """Compare rows start … stop - 1 with their checksums and labels.
 
-        Raises StoreError where a column cannot be read.
+        Labels are the step, pass, … of a record, stored once more beside its values. Raises
+        StoreError where a column cannot be read.
         """
         bad = self._checks.unfit(np.arange(start, stop))
         checked = self._reader.catalogue.checked
@@ -75,7 +76,11 @@ class RankAudit:
         return Checked(bad, self._labels(start, stop, bad), unchecked)
 
     def faults(self) -> Iterator[str]:
-        """Yields in words what is wrong with the rank as a whole."""
+        """Yield in words what is wrong with the rank as a whole.
+
+        That is rows that cannot be read, the end of the catalogue, the zarr.json files of a live
+        rank, and the objects and index of a sealed one.
+        """
         reader = self._reader
         published = reader.catalogue.published
         counted = self._counted
@@ -112,10 +117,11 @@ class RankAudit:
         return sorted(bad)
 
     def _behind(self, counted: int) -> int:
-        """Returns how many committed rows lie behind the first uncommitted one; 0 in a sound rank.
+        """Return how many committed rows lie behind the first uncommitted one; 0 in a sound rank.
 
-        A live writer may commit that row between the count and this look, so such rows count only
-        when a second look finds them too.
+        counted: how many rows were committed at the beginning. A live writer may commit a row
+            between that count and this look, so such rows count only when a second look finds them
+            too.
         """
         for _ in range(2):
             chunk, slot = divmod(counted, ROWS_PER_CHUNK)
@@ -131,7 +137,7 @@ class RankAudit:
         return int(fit.sum())
 
     def _stray(self) -> bool:
-        """Whether other bytes than those of an incomplete line follow the catalogue's end."""
+        """Return whether more than the bytes of an incomplete line follows the catalogue's end."""
         chunk, start = divmod(self._reader.catalogue_end, CATALOG_CHUNK)
         key = f"catalog/{chunk_key(chunk, 0)}"
         rest = self._location.get(key, start, CATALOG_CHUNK - start) or b""

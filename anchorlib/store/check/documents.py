@@ -37,10 +37,10 @@ GROWING = ("shape", "attributes")  # may lag behind the rows of a run that was n
 
 
 def run_faults(run: Location) -> Iterator[str]:
-    """Yields in words what is wrong with the run's own zarr.json and its archived digests.
+    """Yield in words what is wrong with a run's own zarr.json, and with its archived digests.
 
-    The attributes of zarr.json are not compared: they hold the name that the run had at first, and
-    its author.
+    Digests are hashes of records by steps, which only archived runs have. The attributes of
+    zarr.json are not compared: they hold the name that the run had at first, and its author.
     """
     due = json.loads(group_json(stamp()))
     yield from _faults(run, "", due, passed_over=("attributes",))
@@ -48,7 +48,7 @@ def run_faults(run: Location) -> Iterator[str]:
 
 
 def document_faults(rank: Location, reader: RankReader) -> Iterator[str]:
-    """Yields in words what is wrong with the zarr.json files of the rank at location `rank`."""
+    """Yield in words what is wrong with the zarr.json files of the rank at location `rank`."""
     catalogue = reader.catalogue
     sizes = _sizes(reader) if catalogue.state == "closed" and _is_published(rank) else None
     due = _documents(reader, sizes)
@@ -65,7 +65,7 @@ def document_faults(rank: Location, reader: RankReader) -> Iterator[str]:
 
 
 def due_documents(rank: Location, reader: RankReader) -> dict[str, bytes]:
-    """Returns all zarr.json files of a rank of format 2 as its rows require them, parents first.
+    """Return all zarr.json files of a rank of format 2 as its rows require them, parents first.
 
     The keys are the folders of the files. Raises DamagedError where the log of operations is
     damaged, StoreError where rows are damaged.
@@ -79,7 +79,7 @@ def due_documents(rank: Location, reader: RankReader) -> dict[str, bytes]:
 
 
 def _operation_documents(rank: Location) -> dict[str, bytes]:
-    """Returns the zarr.json files for the log of operations, by folder; {} without a log.
+    """Return the zarr.json files for the log of operations, by folder; {} without a log.
 
     Raises DamagedError for a damaged log.
     """
@@ -105,12 +105,12 @@ def _documents(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
 
 
 def _is_published(rank: Location) -> bool:
-    """Whether the rank's own zarr.json, which a writer writes last, says "closed"."""
+    """Return whether the rank's own zarr.json, which a writer writes last, says "closed"."""
     return b'"state":"closed"' in (rank.get("zarr.json", 0, MOST_BYTES) or b"")
 
 
 def _sizes(reader: RankReader) -> dict[int, tuple[int, int]] | None:
-    """Returns (rows, elements) of each form, by number; None for a table too damaged to say.
+    """Return (rows, elements) of each form, by number; None for a table too damaged to say.
 
     A form is the records of one dtype and shape.
     """
@@ -128,9 +128,11 @@ def _sizes(reader: RankReader) -> dict[int, tuple[int, int]] | None:
 
 
 def _forms(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
-    """Returns the zarr.json files of all forms (dtype and shape) with values, by folder.
+    """Return the zarr.json files of all forms (dtype and shape) with values, by folder.
 
-    They are those of the groups, the arrays of values and the labels.
+    They are those of the groups, of the arrays of values, and of the labels (series, step, …)
+    beside these.
+    sizes: (rows, elements) of each form, by number; None makes all arrays empty.
     """
     forms = []
     for entry in reader.catalogue.forms:
@@ -150,7 +152,11 @@ def _forms(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
 
 
 def _arrays(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
-    """Returns the zarr.json files of all arrays of a run of format 1, without their attributes."""
+    """Return the zarr.json files of all arrays of a run of format 1, without their attributes.
+
+    The keys are the folders of the files. sizes: (rows, elements) of each form, by number; None
+    makes all arrays empty.
+    """
     documents = {}
     for form in reader.catalogue.forms:
         if form.array is None:
@@ -165,9 +171,9 @@ def _arrays(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
 def _faults(
     location: Location, key: str, due: dict[str, Any], *, passed_over: tuple[str, ...]
 ) -> Iterator[str]:
-    """Yields in words how the zarr.json in folder `key` differs from `due`.
+    """Yield in words how the zarr.json in folder `key` differs from `due`.
 
-    passed_over: names of its fields that are not compared.
+    passed_over: names of top-level fields that are not compared.
     """
     path = f"{key}/zarr.json".lstrip("/")
     data = location.get(path, 0, MOST_BYTES)

@@ -39,8 +39,10 @@ _INT64: Final = np.dtype("<i8")
 
 
 def unpublished(run: Location, reader: RankReader) -> Iterator[tuple[str, bytes]]:
-    """Yields key and content of each file of a rank that is not as the rank's rows require.
+    """Yield key and content of each file of a rank that is not as the rank's rows require.
 
+    These files are zarr.json and the chunks of labels (series, step, …) beside values, which other
+    zarr readers need.
     reader: reads the rank; all its rows were found sound. Raises StoreError, DamagedError.
     """
     rank = Within(run, rank_name(reader.rank, reader.part))
@@ -57,7 +59,7 @@ def unpublished(run: Location, reader: RankReader) -> Iterator[tuple[str, bytes]
 
 
 def republish(store: Path, run: str, reader: RankReader) -> int:
-    """Writes the files that `unpublished` yields; returns how many were written.
+    """Write the files that `unpublished` yields; return how many were written.
 
     The run's own zarr.json is written as well if it is faulty. Call this only while the rank's lock
     is held. Raises StoreError where a folder of the run is a link.
@@ -88,9 +90,10 @@ def _fill(data: bytes, descriptor: int) -> None:
 
 
 def _labels(reader: RankReader) -> Iterator[tuple[str, bytes]]:
-    """Yields key and content of each chunk file of the labels beside values.
+    """Yield key and content of each chunk file of the labels beside values.
 
-    The content ends with the last row, so it may be shorter than the file.
+    Labels are the series, step, pass and call of each record. The content ends with the last row,
+    so it may be shorter than the file.
     """
     forms, rows = reader.column("form"), reader.column("row")
     for form in reader.catalogue.forms:
@@ -107,7 +110,7 @@ def _labels(reader: RankReader) -> Iterator[tuple[str, bytes]]:
 
 
 def _read(rank: Location, key: str) -> bytes | None:
-    """Returns the bytes of a file; None where there is none, or it cannot be read."""
+    """Return the bytes of a file; None where there is none, or it cannot be read."""
     try:
         return rank.get(key, 0, _MOST_BYTES)
     except StoreError:
@@ -122,7 +125,7 @@ def _parsed(data: bytes | None) -> Any:
 
 
 def _check_folders(run: Path, folder: Path) -> None:
-    """Raises StoreError where a folder between the run and `folder` in it is a link."""
+    """Raise StoreError where a folder between the run and `folder` in it is a link."""
     for path in (run / part for part in _parts(folder.relative_to(run))):
         try:
             mode = path.lstat().st_mode

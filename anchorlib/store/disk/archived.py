@@ -58,15 +58,19 @@ class RankNote:
 
     @property
     def sealed(self) -> tuple[str, int, int]:
-        """Which state of the rank was sealed, as (uid, records, bytes of the catalogue)."""
+        """The state of the rank that was sealed, as (uid, records, bytes of the catalogue).
+
+        Sealed means made into the archive's objects.
+        """
         return (self.uid, self.records, self.catalogue)
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveNote:
-    """A store's note of an archived run.
+    """A store's note of an archived run: the file that says where the run's archive is.
 
-    place: the archive, as `--store` takes it. parts: (rank, part) of all that this store held.
+    place: the archive, as `--store` takes it. parts: a RankNote for the (rank, part) of everything
+        that this store held.
     """
 
     run: str
@@ -81,7 +85,7 @@ class ArchiveNote:
 
 
 def write_note(store: Path, note: ArchiveNote) -> None:
-    """Writes the note that says where a run is archived, replacing an earlier note.
+    """Write the note that says where a run is archived, replacing an earlier note.
 
     The note survives power loss. Raises OSError.
     """
@@ -106,7 +110,7 @@ def write_note(store: Path, note: ArchiveNote) -> None:
 
 
 def note_of(store: Path, run: str) -> ArchiveNote | None:
-    """Returns the note that says where a run is archived; None where the run has no note.
+    """Return the note that says where a run is archived; None where the run has no note.
 
     Raises StoreError for a damaged note.
     """
@@ -125,7 +129,10 @@ def note_of(store: Path, run: str) -> ArchiveNote | None:
 
 
 def noted_runs(store: Path) -> list[str]:
-    """Returns the names of the runs that have a note of their archive, sorted."""
+    """Return the names of the runs whose archive this store has a note of, sorted.
+
+    A note is the file that says where a run was archived. [] where the notes cannot be listed.
+    """
     try:
         names = os.listdir(hidden(store) / _FOLDER)  # noqa: PTH208  # only names are needed
     except OSError:
@@ -135,7 +142,11 @@ def noted_runs(store: Path) -> list[str]:
 
 
 def forget(store: Path, run: str) -> None:
-    """Deletes the note that a run is archived, because it is being removed, renamed or changed."""
+    """Delete a run's note, the file that says where the run was archived; ignore a missing file.
+
+    It is called when the run is being removed, renamed or changed, so that the archive does not
+    stand for it any more. An OSError is ignored.
+    """
     with contextlib.suppress(OSError):
         _path(store, run).unlink()
 

@@ -19,12 +19,12 @@ __all__ = ["document_again", "run_author", "run_document"]
 
 
 def run_document(run: Path, author: str) -> bytes:
-    """Returns the zarr.json of a run; an empty `author` is left out."""
+    """Return the zarr.json of the run whose directory is `run`; an empty `author` is left out."""
     return group_json(stamp(run=run.stem, **({"author": author} if author else {})))
 
 
 def document_again(run: Path) -> bytes:
-    """Returns the zarr.json that a run should have, with its present author if that can be read."""
+    """Return the zarr.json that a run should have, with its present author if that can be read."""
     try:
         return run_document(run, run_author(run) or "")
     except StoreError:
@@ -32,7 +32,7 @@ def document_again(run: Path) -> bytes:
 
 
 def run_author(run: Path) -> str | None:
-    """Returns the author of the run in this directory; "" for none, None where there is no run.
+    """Return the author of the run in this directory; "" for none, None where there is no run.
 
     Raises StoreError where its zarr.json is damaged, or is missing although there are ranks.
     """

@@ -43,8 +43,8 @@ class RunFilesError(OSError):
 class RunRoom:
     """Counts the bytes and files of all ranks of a run together, and keeps them within limits.
 
-    run: its directory. `bound` sets how many bytes, and how many files and folders, it may have.
-        Any thread may count.
+    run: the run's directory. `bound` sets how many bytes, and how many files and folders, the run
+        may have. Any thread may call the methods.
     """
 
     def __init__(self, run: Path) -> None:
@@ -57,22 +57,25 @@ class RunRoom:
         self._lock = threading.Lock()
 
     def bound(self, nbytes: int | None, files: int | None) -> None:
-        """Sets the limits in bytes and in files; None is no limit."""
+        """Set the limits in bytes and in files; None is no limit."""
         self._most_bytes, self._most_files = nbytes, files
 
     def measure(self) -> None:
-        """Counts the run's files and bytes on disk again; holes of sparse files take none."""
+        """Count the run's files and bytes on disk again; holes of sparse files take none."""
         blocks = [_blocks(file) for file in self._run.rglob("*")]
         with self._lock:
             self._used, self._files = sum(blocks) * _BLOCK_BYTES, len(blocks)
             self._measured = time.monotonic()
 
     def fits(self, nbytes: int) -> bool:
-        """Whether the run may take `nbytes` more bytes."""
+        """Return whether the run may take `nbytes` more bytes."""
         return self._most_bytes is None or self._used + nbytes <= self._most_bytes
 
     def make_files(self, files: int) -> None:
-        """Counts files that are about to be made; raises RunFilesError where they are too many."""
+        """Count files that are about to be made; raise RunFilesError where they are too many.
+
+        Nothing is counted where no limit is set.
+        """
         most = self._most_files
         if most is None:
             return
@@ -87,7 +90,7 @@ class RunRoom:
             self._files += files
 
     def spend(self, nbytes: int) -> None:
-        """Counts `nbytes` bytes that were written."""
+        """Count `nbytes` bytes that were written."""
         with self._lock:
             self._used += nbytes
 
@@ -135,7 +138,7 @@ class Budget:
         self._refused_until = 0.0
 
     def refusal(self, nbytes: int) -> str | None:
-        """Returns why `nbytes` more would be too much (one of REASONS); None where they fit.
+        """Return why `nbytes` more would be too much (one of REASONS); None where they fit.
 
         Raises OSError (ENOSPC) instead of "disk" where the writer's caller waits for room.
         """
@@ -145,15 +148,15 @@ class Budget:
         return reason
 
     def claim(self, nbytes: int) -> None:
-        """Raises OSError (ENOSPC) where `nbytes` do not fit and the writer's caller waits for room.
+        """Raise OSError (ENOSPC) where `nbytes` do not fit and the writer's caller waits for room.
 
-        For bytes that are otherwise written even where there is no room.
+        It is for bytes that are written even where there is no room, if the caller does not wait.
         """
         if self.waits:
             self.refusal(nbytes)
 
     def made_files(self, files: int, later: int = 0) -> None:
-        """Counts `files` files about to be made, and `later` files that `publish` makes for them.
+        """Count `files` files about to be made, and `later` files that `publish` makes for them.
 
         Raises OSError (ENOSPC) where there is no room and the writer's caller waits for room;
         RunFilesError where the run may have no more files.
@@ -168,9 +171,11 @@ class Budget:
         self.claim(files * FILE_BYTES)
 
     def refusals(self, sizes: Array) -> dict[int, str]:
-        """Returns which records of these sizes have no room, each (by index) with the reason.
+        """Return which records have no room for their values, each (by index) with the reason.
 
-        Raises OSError (ENOSPC) where the disk is full and the writer's caller waits for room.
+        sizes: bytes of the values of each record. Reasons are those of REASONS; {} where all
+            records fit. Raises OSError (ENOSPC) where the disk is full and the writer's caller
+            waits for room.
         """
         # One question for all of them; each record by itself only where not all of them fit.
         if self.refusal(int(sizes.sum())) is None:
@@ -204,21 +209,21 @@ class Budget:
         return "disk" if full else None
 
     def exhaust(self) -> None:
-        """Refuses all bytes for the next second, because the file system has refused a write."""
+        """Refuse all bytes for the next second, because the file system has refused a write."""
         self._refused_until = time.monotonic() + RECHECK_SECONDS
 
     def published(self) -> None:
-        """Notes that the writer's `publish` has made the files that were announced for later."""
+        """Note that the writer's `publish` has made the files that were announced for later."""
         self._later = 0
 
     def spend(self, nbytes: int) -> None:
-        """Counts `nbytes` bytes that were written."""
+        """Count `nbytes` bytes that were written."""
         self.used += nbytes
         if self._run is not None:
             self._run.spend(nbytes)
 
     def take_up(self, nbytes: int) -> None:
-        """Counts `nbytes` bytes that a resumed rank has on disk already."""
+        """Count `nbytes` bytes that a resumed rank has on disk already."""
         self.used += nbytes
         self._used_then += nbytes
 

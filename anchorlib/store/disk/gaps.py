@@ -27,10 +27,16 @@ Key = tuple[str, str, str, str]
 
 
 class LeftOut:
-    """Counts what the writer left out, and says when it is time to state the counts as gaps."""
+    """Counts what the writer left out, and says when it is time to state the counts as gaps.
+
+    A gap is a line of the catalogue that says how much of a series was not recorded, and why.
+    """
 
     def __init__(self, stated: Iterable[Gap]) -> None:
-        """stated: the gaps that this attempt stated before it was interrupted."""
+        """stated: the gaps (counts of what is not recorded) that this attempt stated before.
+
+        They are those of before an interruption; only gaps that the writer itself causes are kept.
+        """
         self._gaps: dict[Key, Gap] = {
             (gap.name, gap.kind, gap.mode, gap.reason): gap
             for gap in stated
@@ -43,9 +49,10 @@ class LeftOut:
         self._stated_records = 0
 
     def add(self, key: Key, steps: Array, nbytes: int) -> None:
-        """Counts records that were left out, at these steps.
+        """Count records that were left out, completely or their values alone.
 
-        key: (name, kind, mode, reason). nbytes: the bytes of the values left out.
+        key: (name, kind, mode, reason). steps: the step of each of these records, at least one.
+            nbytes: the bytes of the values left out.
         """
         if key not in self._gaps and len(self._gaps) >= SERIES:
             key = (UNKNOWN, "value", "all", key[3])
@@ -67,15 +74,16 @@ class LeftOut:
 
     @property
     def series(self) -> int:
-        """How many (series, reason) pairs there are."""
+        """How many pairs of a series and a reason have a count; each becomes one gap."""
         return len(self._gaps)
 
     def due(self, run_bytes: int) -> bool:
-        """Whether it is time to state counts; `run_bytes` is the present size of the run.
+        """Return whether it is time to state counts as gaps; False where none has changed.
 
-        Counts that grow are stated once a second while the statements are a small part of the run,
+        run_bytes: the present size of the run.
+        Counts that grow are stated once a second while the gaps' lines are a small part of the run,
         and later whenever the total has doubled: lines of a catalogue are never replaced, so each
-        further statement costs room.
+        further line costs room.
         """
         if not self._unstated or time.monotonic() - self._stated_at <= STATE_SECONDS:
             return False
@@ -84,7 +92,7 @@ class LeftOut:
         return small or self.records >= 2 * self._stated_records
 
     def statements(self) -> list[Gap]:
-        """Returns the gaps whose counts have changed since the last call."""
+        """Return the gaps (counts of what was left out) that have changed since the last call."""
         changed = [self._gaps[key] for key in sorted(self._unstated)]
         self._unstated.clear()
         self._stated_at = time.monotonic()

@@ -39,7 +39,7 @@ class HeldRank:
 
 
 def held_ranks(store: Path) -> list[HeldRank]:
-    """Returns the ranks in a store that are being written, in the order of runs and ranks.
+    """Return the ranks in a store that are being written, in the order of runs and ranks.
 
     Raises StoreError where the lock files cannot be listed.
     """
@@ -58,7 +58,7 @@ def _held(run: str, name: str, path: Path) -> HeldRank:
 
 @contextmanager
 def whole_run(store: Path, *runs: str) -> Iterator[None]:
-    """Locks all ranks of these runs inside the `with`, so that no process can start to write one.
+    """Lock all ranks of these runs inside the `with`, so that no process can start to write one.
 
     A run may have further names, which are links to its folder: the ranks are locked under these as
     well. Raises RunBusyError where a living process writes one of the runs, StoreError where a lock
@@ -78,32 +78,36 @@ def whole_run(store: Path, *runs: str) -> Iterator[None]:
 
 
 def is_written(store: Path, run: str) -> bool:
-    """Whether a living process is writing a rank of the run."""
+    """Return whether a living process is writing a rank of the run."""
     names = _names(store, run)
     return any(is_locked(path) for name in names for _, path in _locks(store, name))
 
 
 def drop_locks(store: Path, run: str) -> None:
-    """Removes the lock files of a run that was removed; call it only inside `whole_run`."""
+    """Remove the lock files of a run that was removed; call it only inside `whole_run`."""
     for _, path in _locks(store, run):
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def move_locks(store: Path, run: str, name: str) -> None:
-    """Renames the lock files of a run to its new name; call it only inside `whole_run`."""
+    """Rename the lock files of a run to its new name; call it only inside `whole_run`."""
     for rank, path in _locks(store, run):
         with contextlib.suppress(OSError):
             path.rename(path.with_name(f"{name}.{rank}.lock"))
 
 
 def _locks(store: Path, run: str) -> list[tuple[str, Path]]:
-    """Returns name and lock file of each rank of the run that was ever locked, even if not made."""
+    """Return (rank name, lock file) of each rank of the run that was ever locked, sorted.
+
+    "rank3" is the name of a rank, "rank3.p1" that of a part of one. A rank counts even if it was
+    never made.
+    """
     return sorted((rank, path) for name, rank, path in _all_locks(store) if name == run)
 
 
 def _all_locks(store: Path) -> Iterator[tuple[str, str, Path]]:
-    """Yields run, rank name and lock file of every rank of the store that was ever locked."""
+    """Yield run, rank name and lock file of every rank of the store that was ever locked."""
     try:
         paths = list((hidden(store) / "locks").iterdir())
     except FileNotFoundError:
@@ -115,7 +119,7 @@ def _all_locks(store: Path) -> Iterator[tuple[str, str, Path]]:
 
 
 def _names(store: Path, run: str) -> list[str]:
-    """Returns the run's name, and further names in the store that are links to its folder."""
+    """Return the run's name, and further names in the store that are links to its folder."""
     folder = run_directory(store, run)
     if folder.is_symlink():
         return [run]

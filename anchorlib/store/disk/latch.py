@@ -29,7 +29,7 @@ _PAUSE: Final = 0.002
 
 @contextmanager
 def shared_latch(store: Path) -> Iterator[None]:
-    """Holds the store's latch (its lock for taking ranks) shared, while a writer takes a rank.
+    """Hold the store's latch (its lock for taking ranks) shared, while a writer takes a rank.
 
     Raises RunBusyError where a process that removes runs holds the latch for too long.
     """
@@ -39,7 +39,7 @@ def shared_latch(store: Path) -> Iterator[None]:
 
 @contextmanager
 def exclusive_latch(store: Path) -> Iterator[None]:
-    """Holds the store's latch (its lock for taking ranks) alone, to remove or rename a run.
+    """Hold the store's latch (its lock for taking ranks) alone, to remove or rename a run.
 
     No process can take a rank of this store meanwhile. Raises RunBusyError where others hold the
     latch for too long.

@@ -43,7 +43,7 @@ class RankLock:
 
     @classmethod
     def take(cls, store: Path, run: str, rank: int, part: int = 0) -> RankLock:
-        """Takes the lock of one rank of one run, or of a part of it.
+        """Take the lock of one rank of one run, or of a part of it.
 
         Raises RunBusyError where another writer has the lock.
         """
@@ -54,9 +54,11 @@ class RankLock:
 
     @classmethod
     def _taken(cls, store: Path, run: str, rank: int, part: int) -> Self | None:
-        """Returns the lock.
+        """Lock the lock file of a rank and return the lock, if need be after a wait.
 
-        None where its file was removed with the run while this process waited.
+        It waits for the recorder process of a trainer that has died. Return None where the file was
+        removed with its run meanwhile: then the caller tries again. Raises RunBusyError where
+        another writer has the lock.
         """
         path = lock_path(store, run, rank, part)
         with shared_latch(store):
@@ -83,7 +85,7 @@ class RankLock:
         return self._descriptor
 
     def release(self) -> None:
-        """Releases the rank for other writers; a second call does nothing."""
+        """Release the rank for other writers; a second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -91,12 +93,15 @@ class RankLock:
 
 
 def lock_path(store: Path, run: str, rank: int, part: int = 0) -> Path:
-    """Returns the path of the lock file of one rank, or of a part of it."""
+    """Return the path of the lock file of one rank, or of a part of it."""
     return hidden(store) / "locks" / f"{run}.{rank_name(rank, part)}.lock"
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a live process holds the lock whose file is `path`."""
+    """Return whether a live process holds the lock whose file is `path`.
+
+    False where there is no such file, where it cannot be opened, and on file systems without locks.
+    """
     try:
         # O_NONBLOCK: opening a pipe in that place would otherwise wait for a writer of it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -115,7 +120,7 @@ def is_locked(path: Path) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the open file is still the one at `path`, and was not removed or replaced."""
+    """Return whether the open file is still the one at `path`, and was not removed or replaced."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -123,7 +128,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def acquire(descriptor: int) -> bool:
-    """Tries to lock an open lock file for this process alone; returns whether that succeeded."""
+    """Try to lock an open lock file for this process alone; return whether that succeeded."""
     for _ in range(20):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,9 +140,10 @@ def acquire(descriptor: int) -> bool:
 
 
 def _inherited(descriptor: int) -> bool:
-    """Waits for the recorder process of a trainer that has died; that process ends soon.
+    """Wait for the recorder process of a trainer that has died; return whether it freed the lock.
 
-    Returns whether the lock could then be taken.
+    True means that this process has the lock now. False at once where the process that took the
+    lock still lives, or ran on another machine.
     """
     if not _orphaned(descriptor):
         return False
@@ -154,7 +160,10 @@ def _inherited(descriptor: int) -> bool:
 
 
 def _orphaned(descriptor: int) -> bool:
-    """Whether the process that took the lock is gone, so that a child of it holds the lock."""
+    """Return whether the process that took the lock is gone, so that a child of it holds the lock.
+
+    False also where the process ran on another machine, or the lock file does not say.
+    """
     try:
         owner = json.loads(os.pread(descriptor, 4096, 0))
         return owner["host"] == socket.gethostname() and not _lives(int(owner["pid"]))
@@ -179,7 +188,7 @@ def _sign(descriptor: int) -> None:
 
 
 def signed(path: Path) -> tuple[str, int] | None:
-    """Returns the machine and time (ns since the epoch) in a lock file; None if it has none."""
+    """Return the machine and time (ns since the epoch) in a lock file; None if it has none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -195,7 +204,7 @@ def signed(path: Path) -> tuple[str, int] | None:
 
 
 def holder(descriptor: int) -> str:
-    """Returns the process that a lock file names as its holder, in words."""
+    """Return the process that a lock file names as its holder, in words."""
     try:
         owner: dict[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {int(owner['pid'])} on {escape(str(owner['host']))}"

@@ -34,17 +34,17 @@ class RankDirectoryWatch:
         self._first_seen = _identity(os.fstat(self._file))
 
     def check(self) -> None:
-        """Raises StoreError where the rank's path leads to another directory now, or to none."""
+        """Raise StoreError where the rank's path leads to another directory now, or to none."""
         if not self._is_here():
             self._said = True
             raise StoreError(self._fate())
 
     def is_known_gone(self) -> bool:
-        """Whether `check` has raised before, and the rank's directory is still not in its place."""
+        """Return whether `check` has raised before, and the rank's directory is still not there."""
         return self._said and not self._is_here()
 
     def close(self) -> None:
-        """Closes the descriptor of the rank's directory."""
+        """Close the descriptor of the rank's directory."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -56,7 +56,7 @@ class RankDirectoryWatch:
             return False
 
     def _fate(self) -> str:
-        """Returns what became of the directory, and what to do, for an error message.
+        """Return what became of the directory, and what to do, for an error message.
 
         Paths come last in it, because they may be long.
         """

@@ -32,9 +32,9 @@ _NAME: Final = "removed"
 
 
 def put_aside(store: Path, path: Path) -> str:
-    """Moves `path` out of the store's hierarchy by one rename.
+    """Move `path` out of the store's hierarchy by one rename, into the store's folder `removed`.
 
-    Returns its new name in `removed`.
+    Return the name that it has there. Raises OSError, StoreError where `removed` is no folder.
     """
     name = f"{path.name}.{os.urandom(4).hex()}"
     with contextlib.suppress(FileExistsError):
@@ -50,7 +50,7 @@ def put_aside(store: Path, path: Path) -> str:
 
 
 def delete_aside(store: Path, name: str) -> int:
-    """Deletes a folder that `put_aside` moved; returns how many bytes of disk that freed.
+    """Delete a folder that `put_aside` moved; return how many bytes of disk that freed.
 
     Raises StoreError where some of its files could not be deleted.
     """
@@ -68,15 +68,15 @@ def delete_aside(store: Path, name: str) -> int:
 
 
 def waiting_removals(store: Path) -> list[str]:
-    """Returns the names of folders that interrupted removals left to be deleted, sorted."""
+    """Return the names of folders that interrupted removals left to be deleted, sorted."""
     with _removed(store) as folder:
         return [] if folder is None else sorted(os.listdir(folder))
 
 
 def finish_removals(store: Path) -> tuple[int, list[str]]:
-    """Deletes the folders that interrupted removals left.
+    """Delete the folders that interrupted removals left.
 
-    Returns how many were deleted, and in words what could not be deleted. A folder that another
+    Return how many were deleted, and in words what could not be deleted. A folder that another
     process is deleting right now is deleted by both together.
     """
     done, problems = 0, []
@@ -90,7 +90,10 @@ def finish_removals(store: Path) -> tuple[int, list[str]]:
 
 
 def disk_bytes(path: Path) -> int:
-    """Returns the bytes of disk that a folder's contents take; holes of sparse files take none."""
+    """Return the bytes of disk that a folder's contents take; holes of sparse files take none.
+
+    Links are not followed. 0 for a folder that is a link; raises FileNotFoundError for no folder.
+    """
     total = 0
     for _, folders, files, above in os.fwalk(path, onerror=None, follow_symlinks=False):
         for name in (*folders, *files):
@@ -101,7 +104,7 @@ def disk_bytes(path: Path) -> int:
 
 @contextmanager
 def _removed(store: Path) -> Iterator[int | None]:
-    """Opens the folder `removed` of a store without following a link; None where there is none."""
+    """Open the folder `removed` of a store without following a link; None where there is none."""
     try:
         above = os.open(hidden(store), _FOLDER)
     except OSError:
@@ -121,9 +124,9 @@ def _removed(store: Path) -> Iterator[int | None]:
 
 
 def _delete(name: str, folder: int) -> int:
-    """Deletes `name` in the open folder `folder`: a file, a link, or a folder with its contents.
+    """Delete `name` in the open folder `folder`: a file, a link, or a folder with its contents.
 
-    Returns the bytes of disk that this freed.
+    Return the bytes of disk that this freed.
     """
     try:
         status = os.lstat(name, dir_fd=folder)

@@ -34,7 +34,10 @@ _DEFAULT_ACL: Final = "system.posix_acl_default"
 
 
 def make_store(store: Path, *, fsync: bool) -> None:
-    """Creates a store's directory, and missing folders above it. Raises OSError."""
+    """Create a store's directory, and missing folders above it; do nothing where it exists.
+
+    fsync: wait until the new names are on disk. Raises OSError.
+    """
     above = [path for path in (store, *store.parents) if not path.exists()]
     if above:
         store.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +50,7 @@ def make_store(store: Path, *, fsync: bool) -> None:
 
 
 def check_writable(store: Path) -> None:
-    """Raises OSError where a store cannot be written; a full file system is no error here."""
+    """Raise OSError where a store cannot be written; a full file system is no error here."""
     tmp = hidden(store) / "tmp"
     try:
         tmp.mkdir(parents=True, exist_ok=True)
@@ -61,7 +64,7 @@ def check_writable(store: Path) -> None:
 
 @contextlib.contextmanager
 def unmade_store(store: Path) -> Iterator[Path]:
-    """Yields a temporary folder, on the file system of `store`, in which to prepare a store.
+    """Yield a temporary folder, on the file system of `store`, in which to prepare a store.
 
     Nobody lists the folder. It is deleted at the end, with everything that was not moved out of it.
     """

@@ -46,7 +46,7 @@ class Tree:
         self._names = itertools.count()
 
     def fresh(self) -> Path:
-        """Returns a path in the temporary directory that nobody else uses."""
+        """Return a path in the temporary directory that nobody else uses."""
         return Path(self._fresh())
 
     def _fresh(self) -> str:
@@ -55,7 +55,7 @@ class Tree:
         return f"{self._prefix}{next(self._names)}"
 
     def make(self, node: Path | str, document: bytes, below: Mapping[str, bytes] = NOTHING) -> None:
-        """Creates an empty group or array at `node`; an old node of that name is removed.
+        """Create an empty group or array at `node`; an old node of that name is removed.
 
         document: its zarr.json. below: further nodes by their path below the new one, parents
             first.
@@ -63,7 +63,7 @@ class Tree:
         self.move_in(self.made(document, below), node)
 
     def ensure(self, node: Path, document: bytes) -> None:
-        """Creates a group unless it exists; the members of an existing group stay.
+        """Create a group unless it exists; the members of an existing group stay.
 
         Ranks that start together all create the group of their run: a later one must not remove
         what the first has put inside.
@@ -83,7 +83,7 @@ class Tree:
             sync_directory(node.parent)
 
     def made(self, document: bytes, below: Mapping[str, bytes] = NOTHING) -> str:
-        """Creates a directory with this zarr.json outside the hierarchy; returns its path.
+        """Create a directory with this zarr.json outside the hierarchy; return its path.
 
         `move_in` then moves it into the hierarchy. below: further nodes by their path below the new
         one, parents first.
@@ -98,7 +98,7 @@ class Tree:
         return made
 
     def move_in(self, made: Path | str, node: Path | str) -> None:
-        """Moves the finished directory `made` to `node` by a rename; what was there is removed."""
+        """Move the finished directory `made` to `node` by a rename; remove what was at `node`."""
         try:
             os.rename(made, node)
         except OSError:  # ENOTEMPTY or EEXIST: file systems differ
@@ -108,7 +108,7 @@ class Tree:
             sync_directory(os.path.dirname(node))
 
     def replace(self, node: Path | str, document: bytes) -> None:
-        """Replaces the zarr.json of a node by one rename."""
+        """Replace the zarr.json of a node by one rename."""
         made = self._fresh()
         self._write(made, document)
         os.rename(made, f"{node}/zarr.json")
@@ -116,10 +116,10 @@ class Tree:
             sync_directory(node)
 
     def put(self, path: str, fill: Callable[[int], object]) -> int:
-        """Creates a file at `path`, visible once `fill` wrote it; returns its open descriptor.
+        """Create a file at `path`, visible once `fill` wrote it; return its open descriptor.
 
         fill: is given the file's descriptor. A file of that name is replaced. Where anything fails,
-            no file is left behind.
+            no new file is left behind.
         """
         made = self._fresh()
         descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
@@ -138,13 +138,16 @@ class Tree:
         return descriptor
 
     def write(self, path: Path, data: bytes) -> None:
-        """Writes a new file into a node that is not in the hierarchy yet."""
+        """Write a new file into a node that is not in the hierarchy yet."""
         self._write(str(path), data)
         if self.fsync:
             sync_directory(path.parent)
 
     def remove(self, node: Path | str) -> None:
-        """Moves a node out of the hierarchy at once, then deletes it."""
+        """Move a node (group or array) out of the hierarchy at once, then delete it.
+
+        Does nothing where there is none.
+        """
         gone = self.fresh()
         try:
             os.rename(node, gone)
@@ -164,7 +167,7 @@ class Tree:
 
 
 def sweep(tmp: Path) -> None:
-    """Deletes temporary files in `tmp` older than a day, which a killed writer left.
+    """Delete temporary files in `tmp` older than a day, which a killed writer left.
 
     No writer takes a day to put a node in place.
     """
@@ -175,7 +178,7 @@ def sweep(tmp: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Deletes a file or a directory that is outside the zarr hierarchy."""
+    """Delete a file or a directory that is outside the zarr hierarchy."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -183,7 +186,7 @@ def delete(path: Path) -> None:
 
 
 def sync_directory(path: Path | str) -> None:
-    """Waits until the names in a directory are on disk, so that they survive power loss."""
+    """Wait until the names in a directory are on disk, so that they survive power loss."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -24,7 +24,7 @@ class Owner:
         self.revoked = False
 
     def enter(self) -> None:
-        """Makes the calling thread the owner if there is none yet.
+        """Make the calling thread the owner if there is none yet.
 
         Raises StoreError where another thread is the owner, or after `revoke`.
         """
@@ -36,10 +36,10 @@ class Owner:
         self.check()
 
     def check(self) -> None:
-        """Raises StoreError once `revoke` was called; called before each operation on a file."""
+        """Raise StoreError once `revoke` was called; called before each operation on a file."""
         if self.revoked:
             raise StoreError("the session closed before this was written")
 
     def revoke(self) -> None:
-        """Forbids all writing after the present file operation; any thread may call this."""
+        """Forbid all writing after the present file operation; any thread may call this."""
         self.revoked = True

@@ -43,7 +43,9 @@ _ARRAY: Final = re.compile(r"[a-z]+(_[0-9]+)?")
 class Catalogue:
     """The content of all catalogue lines of one rank that were read so far.
 
-    published: how many rows other zarr readers see, with their labels.
+    gaps: observations that were not recorded. edges: lineage, that is, what each value was computed
+        from.
+    published: how many rows other zarr readers see, with labels (step, …) beside their values.
     checked: the first row with a checksum; None where no row has one.
     stated_bytes: bytes of the lines so far, by the first key of the line.
     keeps_statements: whether gaps and edges are kept in memory.
@@ -68,7 +70,7 @@ class Catalogue:
     keeps_statements: bool = True
 
     def apply(self, lines: Iterable[bytes]) -> None:
-        """Updates this catalogue with more complete lines, each without its line end.
+        """Update this catalogue with more complete lines, each without its line end.
 
         Raises DamagedError for a line that no writer of this format made.
         """
@@ -103,9 +105,9 @@ class Catalogue:
                 return
 
     def owners(self, table: Any) -> tuple[Array, Array]:
-        """Returns two arrays: the number of each row's form (dtype and shape), and of its series.
+        """Return two arrays: the number of each row's form (dtype and shape), and of its series.
 
-        table: a structured array of table rows, or a mapping of columns.
+        table: a structured array of table rows, or a mapping from column names to arrays.
         """
         if self.version > 1:
             return table["form"], table["series"]
@@ -114,7 +116,7 @@ class Catalogue:
         return forms, series[np.minimum(forms, max(len(series) - 1, 0))] if len(series) else forms
 
     def seed(self, series: int, form: int) -> int:
-        """Returns the checksum seed of rows of one series and form (dtype and shape), by number.
+        """Return the checksum seed of rows of one series and form (dtype and shape), by number.
 
         For a row of a flat form (of many shapes), `flat_seed` must still mix the record's offset
         and shape into this seed.
@@ -125,7 +127,10 @@ class Catalogue:
         return self.series[series].seed ^ self.forms[form].seed
 
     def forget_statements(self) -> None:
-        """Drops gaps and lineage, and ignores those of later lines: writers do not need them."""
+        """Drop gaps (observations not recorded) and lineage (from what values were computed).
+
+        Those in later lines are ignored. Writers call this: they do not need them.
+        """
         self.keeps_statements = False
         self.gaps.clear()
         self.edges.clear()
@@ -133,11 +138,11 @@ class Catalogue:
 
 @lru_cache(maxsize=1 << 14)
 def _series_of(line: bytes, checked: bool) -> SeriesEntry | None:  # noqa: FBT001
-    """Parses a catalogue line of a series; returns None for a line with unexpected keys.
+    """Parse a catalogue line of a series; return None for a line with unexpected keys.
 
-    Such a line is parsed by the general way instead. All ranks of a job have equal series lines, so
-    the cache parses each of them once. Raises ValueError where the line does not fit its checksum,
-    or has none although `checked`.
+    The caller then parses that line by the general way instead. All ranks of a job have equal
+    series lines, so the cache parses each of them once. Raises ValueError where the line does not
+    fit its checksum, or has none although `checked` says that lines have one.
     """
     entry = mapping(json.loads(line))
     if not is_sound(line) and (checked or is_sound(line) is False):

@@ -58,8 +58,8 @@ class Attempt:
         began.
     first_row: the attempt's first row in the rank's table. order_base: what is added to the `order`
         of its records, so that `order` keeps growing over attempts.
-    first: the number, in the writer's stream, of the record in `first_row`; where several
-        collectors share the rank, another collector has the records before.
+    first: the number of the record in `first_row`, as the writer counts the records it sends; above
+        0 where another collector that shares the rank has the records before.
     begins, restart: how the attempt began where several collectors share the rank, see `parts`.
     """
 
@@ -85,21 +85,21 @@ class SeriesEntry:
 
     @property
     def seed(self) -> int:
-        """The series' part of the seed of its rows' checksums.
+        """The seed of the series, one of the two numbers that seed the checksum of a row.
 
-        It is XORed with the part of the row's form (dtype and shape).
+        It is XORed with the seed of the row's form (dtype and shape).
         """
         return seed_of(self.name, self.kind, self.mode)
 
 
 def encode(entry: Mapping[str, Any]) -> bytes:
-    """Returns an entry as one line of the catalogue: ASCII JSON with a checksum and a line end."""
+    """Return an entry as one line of the catalogue: ASCII JSON with a checksum and a line end."""
     line = json.dumps(entry, allow_nan=False, separators=(",", ":"))
     return seal_line(line.encode()) + b"\n"
 
 
 def attempt_line(attempt: Attempt) -> dict[str, Any]:
-    """Returns the catalogue entry of an attempt, that is, of what one writer recorded of the rank.
+    """Return the catalogue entry of an attempt, that is, of what one writer recorded of the rank.
 
     The zarr.json of the rank lists equal entries.
     """
@@ -116,7 +116,7 @@ def attempt_line(attempt: Attempt) -> dict[str, Any]:
 
 
 def header_line(attempt: int, entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the catalogue entry that adds entries to the header of attempt number `attempt`.
+    """Return the catalogue entry that adds entries to the header of attempt number `attempt`.
 
     Where the header has an entry of that name already, the newer value wins.
     """
@@ -124,7 +124,7 @@ def header_line(attempt: int, entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gap_line(attempt: int, gap: Gap) -> dict[str, Any]:
-    """Returns the catalogue entry of a gap (observations of a tensor that were not recorded).
+    """Return the catalogue entry of a gap (observations of a tensor that were not recorded).
 
     Its count is a total, so the newest line of an attempt's gap replaces the earlier ones.
     """
@@ -132,7 +132,7 @@ def gap_line(attempt: int, gap: Gap) -> dict[str, Any]:
 
 
 def read_gap(fields: Mapping[str, Any]) -> Gap:
-    """Returns the gap whose fields a catalogue line or an index states, as `asdict` gives them.
+    """Return the gap whose fields a catalogue line or an index states, as `asdict` gives them.
 
     Raises ValueError, KeyError or TypeError for fields that no writer made.
     """
@@ -148,7 +148,7 @@ def read_gap(fields: Mapping[str, Any]) -> Gap:
 
 
 def whole_lines(raw: bytes) -> tuple[list[bytes], int]:
-    """Splits `raw` into its complete lines; returns them, and the offset behind the last one.
+    """Split `raw` into its complete lines; return them, and the offset behind the last one.
 
     What follows that offset is a line that is not written to its end yet, or zeros.
     """

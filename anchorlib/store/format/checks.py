@@ -29,12 +29,12 @@ row_check = xxhash.xxh3_64_intdigest
 
 
 def seed_of(*values: Any) -> int:
-    """Returns a 64-bit seed for checksums, hashed from values that JSON can hold."""
+    """Return a 64-bit seed for checksums, hashed from values that JSON can hold."""
     return xxhash.xxh3_64_intdigest(json.dumps(values).encode())
 
 
 def flat_seed(seed: int, offset: int, shape: Sequence[int]) -> int:
-    """Returns the checksum seed of one row of a flat form, whose records have many shapes.
+    """Return the checksum seed of one row of a flat form, whose records have many shapes.
 
     seed: the XOR of the series' and the form's seed. offset: where the record's elements begin.
         shape: the record's shape as stored, padded with -1.
@@ -43,13 +43,13 @@ def flat_seed(seed: int, offset: int, shape: Sequence[int]) -> int:
 
 
 def seal_line(line: bytes) -> bytes:
-    """Returns `line`, which is one JSON object, with its checksum added as the last entry."""
+    """Return `line`, which is one JSON object, with its checksum added as the last entry."""
     body = line[:-1]
     return b'%b%b%b"}' % (body, _SEAL, xxhash.xxh3_64_hexdigest(body).encode())
 
 
 def is_sound(line: bytes) -> bool | None:
-    """Whether a catalogue line fits the checksum at its end; None where it has no checksum."""
+    """Return whether a catalogue line fits the checksum at its end; None where it has none."""
     body, tail = line[:-_SEALED], line[-_SEALED:]
     if not tail.startswith(_SEAL):
         return None

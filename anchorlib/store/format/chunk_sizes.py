@@ -26,7 +26,7 @@ OWN_CHUNK_BYTES: Final = 1 << 20
 
 
 def rows_per_chunk(nbytes: int) -> int:
-    """How many records of `nbytes` one chunk file holds: as many as 2 MiB takes.
+    """Return how many records of `nbytes` one chunk file holds: as many as 2 MiB takes.
 
     A record of 1 MiB or more has a file of its own, written once. Smaller records share files:
     making a file costs more than filling it, and readers pay for each file that they open.
@@ -37,7 +37,7 @@ def rows_per_chunk(nbytes: int) -> int:
 
 
 def elements_per_chunk(itemsize: int) -> int:
-    """Returns how many elements, `itemsize` bytes each, a chunk of a flat array of values holds.
+    """Return how many elements, `itemsize` bytes each, a chunk of a flat array of values holds.
 
     A flat array holds the elements of records of many shapes, end to end.
     """
@@ -45,7 +45,7 @@ def elements_per_chunk(itemsize: int) -> int:
 
 
 def shape_rows(ndim: int) -> int:
-    """Returns how many records a chunk of an array of shapes holds, which a flat array has.
+    """Return how many records a chunk of an array of shapes holds, which a flat array has.
 
     A flat array holds records of many shapes. ndim: how many numbers are stored for each shape.
     """

@@ -22,9 +22,9 @@ EdgesKey = tuple[int, str, str, int, int, tuple[int, ...], int]
 
 
 def edges_key(edges: Edges) -> EdgesKey:
-    """Returns the key of a statement of lineage, that is, of what a value was computed from.
+    """Return the key of a statement of lineage, that is, of what a value was computed from.
 
-    An attempt writes one statement for each key.
+    An attempt (what one writer records) writes one statement for each key.
     """
     return (
         edges.attempt,
@@ -38,7 +38,7 @@ def edges_key(edges: Edges) -> EdgesKey:
 
 
 def edges_line(edges: Edges) -> dict[str, Any]:
-    """Returns a statement of lineage (what a value was computed from) as a catalogue entry."""
+    """Return a statement of lineage (what a value was computed from) as a catalogue entry."""
     return {
         "edges": {
             "name": edges.name,
@@ -62,7 +62,7 @@ def edges_line(edges: Edges) -> dict[str, Any]:
 
 
 def read_edges(entry: Mapping[str, Any]) -> Edges:
-    """Parses a catalogue entry as a statement of lineage: what a value was computed from.
+    """Parse a catalogue entry as a statement of lineage: what a value was computed from.
 
     Raises KeyError, TypeError or ValueError for any other entry.
     """
@@ -93,10 +93,11 @@ def read_edges(entry: Mapping[str, Any]) -> Edges:
 
 
 def check_stated(edges: Edges) -> Edges:
-    """Returns `edges` unchanged if `read_edges` can parse the line that would be written of it.
+    """Return `edges` unchanged if `read_edges` can parse the catalogue line made of it.
 
-    Otherwise raises StoreError, because readers would take that line for damage: for example one
-    with a symbolic size of torch in its shape.
+    edges: lineage, that is, what a value was computed from. Otherwise raise StoreError, because
+        readers would take that line for damage: for example one with a symbolic size of torch in
+        its shape.
     """
     try:
         read_edges(edges_line(edges))

@@ -20,21 +20,21 @@ _SHOWN: Final = 60  # characters of a value that an error quotes
 
 
 def whole(value: Any, least: int = 0, most: int = _MOST) -> int:
-    """Returns `value` if it is an int from `least` to `most`; otherwise raises ValueError."""
+    """Return `value` if it is an int from `least` to `most`; otherwise raise ValueError."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{_shown(value)} is no whole number from {least} to {most}")
     return value
 
 
 def step(value: Any) -> int:
-    """Returns `value` if it is a step number, a 64-bit signed int; otherwise raises ValueError."""
+    """Return `value` if it is a step number, a 64-bit signed int; otherwise raise ValueError."""
     return whole(value, -(1 << 63), (1 << 63) - 1)
 
 
 def text(value: Any) -> str:
-    """Returns `value` if it is a str that UTF-8 can encode, so without unpaired surrogates.
+    """Return `value` if it is a str that UTF-8 can encode, so without unpaired surrogates.
 
-    Otherwise raises ValueError.
+    Otherwise raise ValueError.
     """
     if not isinstance(value, str):
         raise ValueError(f"{_shown(value)} is no text")
@@ -43,14 +43,14 @@ def text(value: Any) -> str:
 
 
 def flag(value: Any) -> bool:
-    """Returns `value` if it is a bool; otherwise raises ValueError."""
+    """Return `value` if it is a bool; otherwise raise ValueError."""
     if not isinstance(value, bool):
         raise ValueError(f"{_shown(value)} is neither true nor false")
     return value
 
 
 def items(value: Any) -> Sequence[Any]:
-    """Returns `value` if it is a list or a tuple; otherwise raises ValueError.
+    """Return `value` if it is a list or a tuple; otherwise raise ValueError.
 
     Entries that have not been through JSON hold tuples in place of lists.
     """
@@ -60,19 +60,19 @@ def items(value: Any) -> Sequence[Any]:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Returns a list of str as a tuple; raises ValueError for anything else."""
+    """Return a list or tuple of str as a tuple; raise ValueError for anything else."""
     return tuple(map(text, items(value)))
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """Returns `value` if it is a JSON object (a dict); otherwise raises ValueError."""
+    """Return `value` if it is a JSON object (a dict); otherwise raise ValueError."""
     if not isinstance(value, dict):
         raise ValueError(f"{_shown(value)} is no object")
     return value
 
 
 def check_depth(value: Any) -> None:
-    """Raises ValueError where dicts and lists in `value` are nested more than _DEEPEST deep."""
+    """Raise ValueError where dicts and lists in `value` are nested more than _DEEPEST deep."""
     level = [value]
     for _ in range(_DEEPEST):
         level = [inner for one in level for inner in _inside(one)]

@@ -55,9 +55,9 @@ class Form:
 
     @property
     def seed(self) -> int:
-        """The form's part of the seed of its rows' checksums.
+        """The seed of the form (dtype and shape), one of two numbers that seed a row's checksum.
 
-        It is XORed with their series' part.
+        It is XORed with the seed of the row's series.
         """
         return seed_of(self.dtype, self.shape, self.ndim)
 
@@ -67,7 +67,7 @@ class Form:
         return dtypes.dtype(self.dtype).storage.itemsize * prod(self.shape or ())
 
     def begun(self) -> Form:
-        """Returns a copy of this form (dtype and shape) that has an array for values.
+        """Return a copy of this form (dtype and shape) that has an array for values.
 
         The array's chunks hold as many records as `chunk_sizes` says.
         """
@@ -76,7 +76,7 @@ class Form:
 
 
 def new_form(number: int, dtype: str, shape: tuple[int, ...] | int) -> Form:
-    """Returns a form (the description of records of one dtype and shape) without an array yet.
+    """Return a form (the description of records of one dtype and shape) without an array yet.
 
     number: of the form in its rank. shape: the shape of all its records; an int instead makes the
         form flat, for records of many shapes with up to that many dimensions.
@@ -87,7 +87,7 @@ def new_form(number: int, dtype: str, shape: tuple[int, ...] | int) -> Form:
 
 
 def shape_of(sizes: Any) -> tuple[int, ...]:
-    """Returns the shape that a catalogue line states as a list of sizes, as a tuple.
+    """Return the shape that a catalogue line states as a list of sizes, as a tuple.
 
     Raises ValueError where no array can have such a shape.
     """

@@ -58,7 +58,7 @@ class Format1:
     counts: dict[int, int] = field(default_factory=dict)
 
     def variant(self, entry: Mapping[str, Any]) -> Form:
-        """Reads a catalogue line that adds a variant; returns the variant as a form.
+        """Read a catalogue line that adds a variant; return the variant as a form.
 
         A variant is one dtype and shape of one series.
         """
@@ -83,7 +83,7 @@ class Format1:
         )
 
     def identity(self, form: Form, series: tuple[str, str, str]) -> int:
-        """Returns the seed of the checksums of a variant's rows.
+        """Return the seed of the checksums of a variant's rows.
 
         form: the variant. series: the (name, kind, mode) of the series that the variant belongs to.
         """
@@ -91,18 +91,18 @@ class Format1:
 
 
 def columns_of(version: int) -> Mapping[str, np.dtype[Any]]:
-    """Returns name and dtype of the table's columns (one entry a record) in format `version`."""
+    """Return name and dtype of the table's columns (one entry a record) in format `version`."""
     if version > 1:
         return COLUMNS
     return {**{name: ROW_1[name] for name in _NAMES}, **{n: COLUMNS[n] for n in ("check", "seq")}}
 
 
 def older_arrays(form: Form, rows: int, elements: int) -> dict[str, ArrayShape]:
-    """Returns name and layout of the arrays of a variant of format 1 that keeps values.
+    """Return the layout of each array of a variant of format 1 that keeps values, by name.
 
     A variant is one dtype and shape of a series. rows, elements: how many records, and elements of
-    them all, the variant has. Arrays of labels (step, pass, call) are left out where there are no
-    rows.
+    them all, the variant has. Labels (arrays of step, pass and call) are left out where there are
+    no rows.
     """
     storage, value = dtypes.dtype(form.dtype).storage, str(form.array)
     suffix = value.removeprefix("value").removeprefix("flat")

@@ -132,7 +132,7 @@ PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def segment(name: str) -> str:
-    """Returns `name` as a path segment: percent-encoded, not hidden, of at most 120 bytes.
+    """Return `name` as a path segment: percent-encoded, not hidden, of at most 120 bytes.
 
     Different names give different segments; names that differ in case alone give segments that
     differ in case alone.
@@ -144,7 +144,7 @@ def segment(name: str) -> str:
 
 
 def hashed_segment(name: str, encoded: str) -> str:
-    """Returns a short path segment for a long `name`: the start of `encoded`, and a hash.
+    """Return a short path segment for a long `name`: the start of `encoded`, and a hash.
 
     Percent-encoding never yields `%-`, so such a segment is never that of another name.
     """
@@ -152,17 +152,17 @@ def hashed_segment(name: str, encoded: str) -> str:
 
 
 def kind_segment(kind: str, mode: str | None) -> str:
-    """Returns the path segment of a series below its name: the kind, and the mode if given."""
+    """Return the path segment of a series below its name: the kind, and the mode if given."""
     return segment(kind) if mode is None else segment(f"{kind}@{mode}")
 
 
 def run_directory(store: Path, run: str) -> Path:
-    """Returns the directory of the zarr hierarchy of run `run` in the store at `store`."""
+    """Return the directory of the zarr hierarchy of run `run` in the store at `store`."""
     return store / f"{run}.zarr"
 
 
 def hidden(store: Path) -> Path:
-    """Returns the folder `.anchor` of a store, which holds locks and unfinished files.
+    """Return the folder `.anchor` of a store, which holds locks, notes and unfinished files.
 
     The folder lies outside every zarr hierarchy, and on the file system of the store, so that a
     rename puts a finished file or group from there into a hierarchy.
@@ -171,7 +171,7 @@ def hidden(store: Path) -> Path:
 
 
 def rank_name(rank: int, part: int = 0) -> str:
-    """Returns the name of the zarr group of one rank, or of part `part` of that rank.
+    """Return the name of the zarr group of one rank, or of part `part` of that rank.
 
     Where several collectors share a rank, each holds a part of it; part 0 is the first collector's.
     """
@@ -179,15 +179,16 @@ def rank_name(rank: int, part: int = 0) -> str:
 
 
 def claim_key(rank: int, part: int = 0) -> str:
-    """Returns the key of a note that a sealed copy of the rank is being sent, not complete yet.
+    """Return the key of the object that says that a sealed copy of the rank is being sent.
 
-    The key is relative to the folder of the run in the archive.
+    It exists only until the copy is complete. The key is relative to the folder of the run in the
+    archive.
     """
     return f"{rank_name(rank, part)}/sealing.json"
 
 
 def rank_of(name: str) -> int | None:
-    """Returns the rank that owns the group `name` (`rank3`, or the part `rank3.p1`).
+    """Return the rank that owns the group `name` (`rank3`, or `rank3.p1`, a part of that rank).
 
     None where `name` is the name of no rank's group.
     """
@@ -196,23 +197,26 @@ def rank_of(name: str) -> int | None:
 
 
 def part_of(name: str) -> int:
-    """Returns the part number in the name of a rank's group: 1 for `rank3.p1`, 0 for `rank3`."""
+    """Return the part number in the name of a rank's group: 1 for `rank3.p1`, 0 for `rank3`.
+
+    0 also for the name of anything else.
+    """
     match = _RANK.fullmatch(name)
     return int(match[2] or 0) if match else 0
 
 
 def form_name(dtype: str, shape: tuple[int, ...]) -> str:
-    """Returns the group name for records of one dtype and shape: "float32_8x8", "int64_scalar"."""
+    """Return the group name for records of one dtype and shape: "float32_8x8", "int64_scalar"."""
     return segment(f"{dtype}_{'x'.join(map(str, shape)) or 'scalar'}")
 
 
 def flat_width(ndim: int) -> int:
-    """Returns how many numbers a flat array stores for the shape of a tensor with `ndim` axes."""
+    """Return how many numbers a flat array stores for the shape of a tensor with `ndim` axes."""
     return FLAT_DIMS if ndim <= FLAT_DIMS else 64
 
 
 def flat_name(dtype: str, width: int) -> str:
-    """Returns the group name of a flat form, which holds records of one dtype and of rare shapes.
+    """Return the group name of a flat form, which holds records of one dtype and of rare shapes.
 
     width: how many numbers the form stores for the shape of a record.
     """
@@ -220,34 +224,35 @@ def flat_name(dtype: str, width: int) -> str:
 
 
 def chunk_key(chunk: int, dims: int) -> str:
-    """Returns the file name of chunk number `chunk` of an array of records of `dims` dimensions."""
+    """Return the file name of chunk number `chunk` of an array of records of `dims` dimensions."""
     return f"c.{chunk}" + ".0" * dims
 
 
 def chunk_number(name: str) -> int | None:
-    """Returns the chunk number in the file name `name` of a 1-d array's chunk; else None."""
+    """Return the chunk number in the file name `name` of a 1-d array's chunk; else None."""
     match = re.fullmatch(r"c\.(0|[1-9][0-9]{0,11})", name, re.ASCII)
     return int(match[1]) if match else None
 
 
 def digests_key(name: str) -> str:
-    """Returns the key of the object that holds the digests of all ranks of an archived run.
+    """Return the key of the object that holds the digests of all ranks of an archived run.
 
-    name: the SHA-256 of that object, in hex.
+    Digests are hashes of the records of each range of steps, by which runs are compared. name: the
+    SHA-256 of that object, in hex.
     """
     return f"digests-{name[:16]}.json.zst"
 
 
 def steps_key(name: str) -> str:
-    """Returns the key of the object that holds the figures of each step of an archived run.
+    """Return the key of the object with counts, extremes and histograms of each step of a run.
 
-    name: the SHA-256 of that object, in hex.
+    Only archived runs have such an object. name: its SHA-256, in hex.
     """
     return f"steps-{name[:16]}.json.zst"
 
 
 def is_key_of_all_ranks(key: str) -> bool:
-    """Whether `key` is the file name of an object that is about all ranks of an archived run.
+    """Return whether `key` is the name of a file that is about all ranks of an archived run.
 
     `digests_key` and `steps_key` make such names.
     """
@@ -255,5 +260,5 @@ def is_key_of_all_ranks(key: str) -> bool:
 
 
 def is_safe_key(key: str) -> bool:
-    """Whether the path `key` stays below its root: no empty, hidden or upward segment."""
+    """Return whether the path `key` stays below its root: no empty, hidden or upward segment."""
     return "\0" not in key and all(part and not part.startswith(".") for part in key.split("/"))

@@ -34,7 +34,7 @@ class ArrayShape:
 
 
 def stamp(**fields: Any) -> dict[str, Any]:
-    """Returns the attributes of a zarr group or array, all below the one key "anchor".
+    """Return the attributes of a zarr group or array, all below the one key "anchor".
 
     fields: what to say beside the format and its version.
     """
@@ -42,12 +42,12 @@ def stamp(**fields: Any) -> dict[str, Any]:
 
 
 def group_json(attributes: Mapping[str, Any]) -> bytes:
-    """Returns the zarr.json of a group with these attributes."""
+    """Return the zarr.json of a group with these attributes."""
     return _dump({**_group(), "attributes": attributes})
 
 
 def array_json(array: ArrayShape) -> bytes:
-    """Returns the zarr.json of an uncompressed array with its chunk files ("c.0.0") beside it."""
+    """Return the zarr.json of an uncompressed array with its chunk files ("c.0.0") beside it."""
     grid = {"name": "regular", "configuration": {"chunk_shape": array.chunks}}
     return _dump(
         {
@@ -63,7 +63,7 @@ def array_json(array: ArrayShape) -> bytes:
 class Growing:
     """The zarr.json of an array whose first dimension grows, as text with the length left open.
 
-    Raises ValueError for an array that already has a row.
+    The constructor raises ValueError for an array that already has a row.
     """
 
     def __init__(self, array: ArrayShape) -> None:
@@ -72,7 +72,7 @@ class Growing:
             raise ValueError("a growing array begins without rows")
 
     def at(self, rows: int) -> bytes:
-        """Returns the zarr.json of the array when it has `rows` rows."""
+        """Return the zarr.json of the array when it has `rows` rows."""
         return b'%b"shape":[%d%b' % (self._head, rows, self._tail)
 
 
@@ -116,9 +116,10 @@ def _dump(document: Mapping[str, Any]) -> bytes:
 
 
 def json_value(value: object, depth: int = HEADER_DEPTH) -> Any:
-    """Returns `value` as JSON can hold it: NaN and infinities become null, keys become text.
+    """Return `value` as JSON can hold it: NaN and infinities become null, keys become text.
 
-    Raises TypeError for a value that JSON cannot hold, and for one nested deeper than HEADER_DEPTH.
+    depth: how deep it may nest lists and mappings. Raises TypeError for a value that JSON cannot
+        hold, and for one that nests deeper.
     """
     if not depth:
         raise TypeError(f"it nests lists and mappings more than {HEADER_DEPTH} deep")

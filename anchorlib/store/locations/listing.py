@@ -13,7 +13,7 @@ PartKey: TypeAlias = tuple[int, int]  # rank, part
 
 
 def listed_ranks(run: Location) -> list[int]:
-    """Returns the ranks of the run at a location, ascending.
+    """Return the ranks of the run at a location, ascending.
 
     A name such as "rank3" counts even where it is no folder: opening that rank reports it.
     """
@@ -21,7 +21,7 @@ def listed_ranks(run: Location) -> list[int]:
 
 
 def listed_parts(run: Location) -> list[PartKey]:
-    """Returns (rank, part) for each group of a rank at a run's location, ascending.
+    """Return (rank, part) for each group of a rank at a run's location, ascending.
 
     A name such as "rank3" counts even where it is no folder: opening that rank reports it.
     """

@@ -36,19 +36,19 @@ class Location(Protocol):
     """Read access to stored files by key, a relative path that never leads upwards."""
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file.
+        """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
 
         length: None reads to the end of the file.
         """
         ...
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
         ...
 
 
 class RowSource(Protocol):
-    """Gives the rows of one array, at a location that does not store them in chunk files."""
+    """The rows of one array, at a location that does not store them in chunk files."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -66,18 +66,18 @@ class RowSource(Protocol):
         ...
 
     def span(self, start: int, stop: int) -> np.ndarray[Any, Any]:
-        """Returns rows start … stop - 1, shape (stop - start, *shape). Raises DamagedError."""
+        """Return rows start … stop - 1, shape (stop - start, *shape). Raises DamagedError."""
         ...
 
     def pick(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns the given rows in the given order, shape (len(rows), *shape).
+        """Return the given rows in the given order, shape (len(rows), *shape).
 
         Raises DamagedError.
         """
         ...
 
     def part(self, row: int, start: int, stop: int) -> np.ndarray[Any, Any]:
-        """Returns elements start … stop - 1 of one row in C order, flat. Raises DamagedError."""
+        """Return elements start … stop - 1 of one row in C order, flat. Raises DamagedError."""
         ...
 
 
@@ -86,29 +86,29 @@ class RowLocation(ABC):
 
     @abstractmethod
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file."""
+        """Return up to `length` bytes of the file at `key` from `start` on; None for no file."""
 
     @abstractmethod
     def list(self, prefix: str) -> list[str]:
-        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
 
     @abstractmethod
     def rows_of(self, key: str) -> RowSource | None:
-        """Returns the rows of the array at `key`; None where there is no such array."""
+        """Return the rows of the array at `key`; None where there is no such array."""
 
 
 class LocalLocation:
     """A directory of this machine as a location, without its hidden files.
 
-    The directory itself may be a link. Links inside it are not followed, and nothing is read but
-    files and folders; both raise StoreError.
+    The directory itself may be a link. A link inside it, and anything but a file or a folder,
+    raises StoreError when it is read.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()  # so that a later chdir does not change where it leads
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file.
+        """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
 
         Raises StoreError for a key that leads out of the directory, or to a link, pipe or device.
         """
@@ -123,9 +123,10 @@ class LocalLocation:
             os.close(descriptor)
 
     def read_into(self, key: str, start: int, out: memoryview) -> int | None:
-        """Fills `out` with bytes of the file at `key` from `start` on.
+        """Fill `out` with bytes of the file at `key` from `start` on.
 
-        Returns how many bytes there were, None where there is no file.
+        Return how many bytes there were, at most the size of `out`; None where there is no file.
+        Raises StoreError as `get` does.
         """
         descriptor = self._open(key)
         if descriptor is None:
@@ -151,7 +152,7 @@ class LocalLocation:
             raise self._unread(key, error) from error
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
         key = self._checked(prefix.rstrip("/")) if prefix.strip("/") else ""
         try:
             return names_beneath(str(self.root), key)
@@ -185,14 +186,17 @@ class CollectorLocation:
         self.client = client
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file."""
+        """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
+
+        Raises StoreError for a key that leads out of the store, CollectorError.
+        """
         if not is_safe_key(key):
             raise StoreError(f"{key!r} is no key of a store")
         data: bytes | None = self.client.get(key, start, length)
         return data
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
         if prefix.strip("/") and not is_safe_key(prefix.rstrip("/")):
             raise StoreError(f"{prefix!r} is no key of a store")
         names: list[str] = self.client.list(prefix)
@@ -203,10 +207,10 @@ class CollectorLocation:
 
 
 def read_into(location: Location, key: str, start: int, out: memoryview) -> int | None:
-    """Fills `out` with bytes of the file at `key` of a location, from `start` on.
+    """Fill `out` with bytes of the file at `key` of a location, from `start` on.
 
-    Returns how many bytes there were, None where there is no file. Bytes of a local file are read
-    straight into `out`, without a copy.
+    Return how many bytes there were, at most the size of `out`; None where there is no file. Bytes
+    of a local file are read straight into `out`, without a copy.
     """
     while isinstance(location, Within):
         key = location.prefix + key
@@ -220,7 +224,10 @@ def read_into(location: Location, key: str, start: int, out: memoryview) -> int 
 
 
 def rows_at(location: Location, key: str) -> RowSource | None:
-    """Returns a source of the rows of the array at `key`; None where they lie in chunk files."""
+    """Return a source of the rows of the array at `key`; None where they lie in chunk files.
+
+    Locations of sealed (archived) ranks have such sources; everywhere else the result is None.
+    """
     while isinstance(location, Within):
         key = location.prefix + key
         location = location.outer
@@ -235,11 +242,11 @@ class Within:
         self.prefix = prefix.strip("/") + "/"
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file."""
+        """Return up to `length` bytes of the file at `key` from `start` on; None for no file."""
         return self.outer.get(self.prefix + key, start, length)
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
         return self.outer.list(self.prefix + prefix)
 
     def __repr__(self) -> str:

@@ -32,7 +32,7 @@ _KINDS: Final = {
 
 
 def open_beneath(root: str, key: str) -> int | None:
-    """Opens the file at `key` below the folder `root`; returns its descriptor, None for no file.
+    """Open the file at `key` below the folder `root`; return its descriptor, None for no file.
 
     `root` itself may be a link. Raises StoreError for a link, pipe, socket or device at the key or
     on the way to it, OSError where the system refuses.
@@ -60,7 +60,7 @@ def open_beneath(root: str, key: str) -> int | None:
 
 
 def names_beneath(root: str, folder: str) -> list[str]:
-    """Returns the names in a folder below `root` ("" is `root`), sorted; folders end in "/".
+    """Return the names in a folder below `root` ("" is `root`), sorted; folders end in "/".
 
     A name that begins with a dot is left out. A link to a folder is listed as a folder, so opening
     it raises an error that says what it is. Empty where there is no folder. Raises StoreError for a
@@ -81,7 +81,7 @@ def names_beneath(root: str, folder: str) -> list[str]:
 
 
 def _folder(root: str, key: str) -> int | None:
-    """Opens the folder at `key` below `root`; returns its descriptor, None for no folder."""
+    """Open the folder at `key` below `root`; return its descriptor, None for no folder."""
     try:
         descriptor = os.open(root, _ROOT)
     except OSError as error:
@@ -105,7 +105,7 @@ def _folder(root: str, key: str) -> int | None:
 
 
 def _refuse(above: int, name: str, key: str) -> None:
-    """Raises StoreError where `name` in the open folder `above` is a link, pipe, socket or device.
+    """Raise StoreError where `name` in the open folder `above` is a link, pipe, socket or device.
 
     The errno of the failed open does not tell which it is, because systems differ in it.
     """

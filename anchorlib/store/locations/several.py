@@ -27,7 +27,7 @@ class SeveralCollectors:
         self._owners: dict[str, CollectorLocation] = {}
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file."""
+        """Return up to `length` bytes of the file at `key` from `start` on; None for no file."""
         part = _part(key)
         if part is None:
             answers = (one.get(key, start, length) for one in self.collectors)
@@ -38,7 +38,7 @@ class SeveralCollectors:
         return None if owner is None else owner.get(key, start, length)
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
         part = _part(prefix)
         if part is not None:
             if part not in self._owners:
@@ -55,9 +55,10 @@ class SeveralCollectors:
     def _own(
         self, key: str, collector: CollectorLocation, owners: dict[str, CollectorLocation]
     ) -> None:
-        """Remembers which collector has a part of a rank; raises StoreError where two have it.
+        """Remember which collector has a part of a rank; raise StoreError where two have it.
 
-        owners: the names listed so far, each with its collector.
+        key: the path of a listed name; one that is no group of a rank is ignored. owners: the names
+            listed so far, each with its collector.
         """
         if _part(key) is None:
             return
@@ -77,9 +78,9 @@ class SeveralCollectors:
 
 
 def _part(key: str) -> str | None:
-    """Returns the group of a rank or part ("run1.zarr/rank3") that `key` lies in.
+    """Return the group of a rank or of a part of it ("run1.zarr/rank3") in which `key` lies.
 
-    None for no group.
+    None where `key` lies in no such group.
     """
     top, *rest = key.strip("/").split("/")
     return f"{top}/{rest[0]}" if rest and rank_of(rest[0]) is not None else None

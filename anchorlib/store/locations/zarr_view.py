@@ -40,9 +40,9 @@ class LocationStore(Store):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Returns bytes of the file at `key`; None for no file.
+        """Return bytes of the file at `key`; None for no file, and for keys with a hidden segment.
 
-        It reads in a thread, because locations wait for disks and networks.
+        The file is read in a thread, because locations wait for disks and networks.
         """
         data = await asyncio.to_thread(self._read, key, byte_range)
         return None if data is None else prototype.buffer.from_bytes(data)
@@ -52,20 +52,20 @@ class LocationStore(Store):
         prototype: BufferPrototype,
         key_ranges: Iterable[tuple[str, ByteRequest | None]],
     ) -> list[Buffer | None]:
-        """Returns several ranges of bytes, read concurrently; None for each key without a file."""
+        """Return several ranges of bytes, read concurrently; None for each key without a file."""
         return list(await asyncio.gather(*(self.get(k, prototype, r) for k, r in key_ranges)))
 
     async def exists(self, key: str) -> bool:
-        """Whether there is a file at `key`."""
+        """Return whether there is a file at `key`."""
         return await asyncio.to_thread(self._read, key, RangeByteRequest(0, 1)) is not None
 
     async def list(self) -> AsyncIterator[str]:
-        """Yields all keys."""
+        """Yield the keys of all files of the location."""
         async for key in self.list_prefix(""):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """Yields all keys below a folder."""
+        """Yield the keys of all files below a folder, at any depth."""
         folder = prefix.rstrip("/")
         for name in await asyncio.to_thread(self._children, folder):
             path = f"{folder}/{name}".lstrip("/")
@@ -76,16 +76,16 @@ class LocationStore(Store):
                 yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Yields the names of files and folders directly in a folder."""
+        """Yield the names of files and folders directly in a folder."""
         for name in await asyncio.to_thread(self._children, prefix.rstrip("/")):
             yield name.rstrip("/")
 
     async def set(self, key: str, value: Buffer) -> NoReturn:  # noqa: ARG002 - zarr names it
-        """Raises StoreError: the store is read-only."""
+        """Raise StoreError: the store is read-only."""
         raise StoreError(f"{key} cannot be written: this view of a run only reads")
 
     async def delete(self, key: str) -> NoReturn:
-        """Raises StoreError: the store is read-only."""
+        """Raise StoreError: the store is read-only."""
         raise StoreError(f"{key} cannot be deleted: this view of a run only reads")
 
     def __eq__(self, other: object) -> bool:

@@ -33,7 +33,7 @@ class ObjectAddress:
         return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
 
     def split(self) -> tuple[ObjectAddress, str]:
-        """Splits the address of a run into the address of its store and the name of the run.
+        """Split the address of a run into the address of its store and the name of the run.
 
         The name is empty where the address is that of a bucket.
         """
@@ -43,12 +43,12 @@ class ObjectAddress:
 
 
 def is_object_url(text: str) -> bool:
-    """Whether `text` begins with s3://, gs:// or az://."""
+    """Return whether `text` begins with s3://, gs:// or az://."""
     return text.partition("://")[0] in SCHEMES and "://" in text
 
 
 def parse_object_url(text: str) -> ObjectAddress:
-    """Parses a URL into its bucket and prefix.
+    """Parse a URL into its bucket and prefix.
 
     Raises OptionError for every other text. A URL with a user, a key or a query ("?") is refused
     without being shown: credentials come from the environment, never from a URL.

@@ -39,7 +39,7 @@ class ObjectShelf:
         return ObjectLocation(self._client, self._address)
 
     def held(self, prefix: str) -> dict[str, Held]:
-        """Returns size and tag of all objects below a folder's key, by their keys."""
+        """Return size and tag (as an ETag) of all objects below a folder's key, by their keys."""
         import obstore
 
         objects: dict[str, Held] = {}
@@ -49,7 +49,7 @@ class ObjectShelf:
         return objects
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """Returns the bytes of an object and its tag; None where there is no object."""
+        """Return the bytes of an object and its tag (as an ETag); None where there is none."""
         import obstore
 
         try:
@@ -63,13 +63,13 @@ class ObjectShelf:
         return data, got.meta[self._tag] or ""
 
     def put(self, key: str, data: bytes) -> None:
-        """Stores an object; an object with that key is replaced."""
+        """Store `data` as the object at `key`; an object with that key is replaced."""
         self._put(key, data, "overwrite")
 
     def create(self, key: str, data: bytes) -> bool:
-        """Stores an object unless there is one.
+        """Store `data` as the object at `key` unless there is an object already.
 
-        Returns False where there is an object with other bytes.
+        Return False where that object has other bytes, otherwise True.
         """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -82,9 +82,10 @@ class ObjectShelf:
         return True
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
-        """Replaces the object if it still has this tag; returns False where it has another.
+        """Replace the object at `key` if it still has this tag; return whether it has `data` now.
 
-        Returns True where the object already has these bytes.
+        So the result is True also where the object already had these bytes, and False where it was
+        changed otherwise or is gone.
         """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -96,7 +97,7 @@ class ObjectShelf:
         return True
 
     def remove(self, key: str) -> None:
-        """Removes an object; does nothing where there is none."""
+        """Remove an object; do nothing where there is none."""
         import obstore
 
         with faults_named(self._address, "cannot remove", key):
@@ -106,10 +107,10 @@ class ObjectShelf:
                 return
 
     def is_same(self, key: str, held: Held, data: bytes) -> bool:
-        """Whether the object at `key` has exactly these bytes.
+        """Return whether the object at `key` has exactly the bytes of `data`.
 
-        held: the object as a listing showed it. Where its ETag is not the MD5 of the bytes, the
-            object is read and compared.
+        held: the object as a listing showed it. Where its size fits and its ETag is not the MD5 of
+            the bytes, the object is read and compared.
         """
         if held.size != len(data):
             return False

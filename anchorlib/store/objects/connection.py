@@ -67,9 +67,9 @@ def connected(
     *,
     config: Mapping[str, Any] = MappingProxyType({}),
 ) -> ObjectStore:
-    """Returns a client whose keys are relative to the address; no request is made yet.
+    """Return a client whose keys are relative to the address; no request is made yet.
 
-    limits: None is DEFAULT.
+    limits: None means the default limits.
     config: further settings of the store, as obstore names them.
     Raises MissingExtraError without obstore, OptionError for an endpoint that is refused or a
     setting that the client refuses.
@@ -104,7 +104,7 @@ def connected(
 
 
 def _endpoint(scheme: str) -> str:
-    """Returns the endpoint that the environment sets, "" for the cloud's own.
+    """Return the endpoint that the environment sets, "" for the cloud's own.
 
     Raises OptionError for an endpoint without TLS that is not on this machine: answers could be
     changed on the way, and requests read.
@@ -137,7 +137,7 @@ def _check_endpoint(variable: str, text: str) -> None:
 
 @contextmanager
 def faults_named(address: ObjectAddress, doing: str, key: str = "") -> Iterator[None]:
-    """Turns errors of a client inside the `with` into a CollectorError: what, where, what to do.
+    """Turn errors of a client inside the `with` into a CollectorError: what, where, what to do.
 
     FileNotFoundError (no such object) and conditions that do not hold are left to the caller.
     doing: the beginning of the message, such as "cannot read".
@@ -156,12 +156,12 @@ def faults_named(address: ObjectAddress, doing: str, key: str = "") -> Iterator[
 
 
 def no_bucket(error: Exception) -> bool:
-    """Whether an error says that the bucket is missing, and not just the object."""
+    """Return whether an error says that the bucket is missing, and not just the object."""
     return re.search("<Code>(NoSuchBucket|ContainerNotFound)</Code>", str(error)) is not None
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether an error says that the requested range begins at or behind the object's end.
+    """Return whether an error says that the requested range begins at or behind the object's end.
 
     Azure's store answers a range that begins right at the end with 206 and no bytes, which the
     client reports as an error of its own.
@@ -175,7 +175,7 @@ def _status(error: Exception) -> int:
 
 
 def _reason(error: Exception, address: ObjectAddress) -> str:
-    """Returns the reason of an error in anchorlib's words, without the client's text."""
+    """Return the reason of an error in anchorlib's words, without the client's text."""
     from obstore import exceptions as trouble
 
     status = _status(error)

@@ -29,7 +29,8 @@ class FolderShelf:
     """A directory in which archives are stored as objects; implements `Shelf`.
 
     Objects survive power loss once they are stored. All writes are made one after the other, under
-    a lock of the directory. The tag of an object is a hash of its bytes.
+    a lock of the directory. The tag of an object, which changes whenever its bytes do, is a hash of
+    them.
     """
 
     def __init__(self, root: Path) -> None:
@@ -47,27 +48,28 @@ class FolderShelf:
         return LocalLocation(self.root)
 
     def held(self, prefix: str) -> dict[str, Held]:
-        """Returns size and tag of all files below a folder's key, by their keys.
+        """Return size and tag of all files below a folder's key, by their keys.
 
-        Such a tag is made of inode and modification time, so that listing reads no file.
+        Here a tag is made of inode and modification time, so that listing reads no file; `fetch`
+        returns another one.
         """
         return dict(self._below(prefix.strip("/")))
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """Returns the bytes of an object and a hash of them as its tag; None for no object."""
+        """Return the bytes of an object and a hash of them as its tag; None for no object."""
         self._check(key)
         data = self.location.get(key)
         return None if data is None else (data, _tag(data))
 
     def put(self, key: str, data: bytes) -> None:
-        """Stores an object; an object with that key is replaced."""
+        """Store `data` as the object at `key`; an object with that key is replaced."""
         with self._alone():
             self._write(key, data)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Stores an object unless there is one.
+        """Store `data` as the object at `key` unless there is an object already.
 
-        Returns False where there is an object with other bytes.
+        Return False where that object has other bytes, otherwise True.
         """
         with self._alone():
             stored = self.fetch(key)
@@ -76,9 +78,10 @@ class FolderShelf:
             return stored is None or stored[0] == data
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
-        """Replaces the object if it still has this tag; returns False where it has another.
+        """Replace the object at `key` if it still has this tag; return whether it has `data` now.
 
-        Returns True where the object already has these bytes.
+        So the result is True also where the object already had these bytes, and False where it was
+        changed otherwise or is gone.
         """
         with self._alone():
             stored = self.fetch(key)
@@ -88,15 +91,15 @@ class FolderShelf:
             return True
 
     def remove(self, key: str) -> None:
-        """Removes an object; does nothing where there is none."""
+        """Remove an object; do nothing where there is none."""
         self._check(key)
         with self._alone():
             (self.root / key).unlink(missing_ok=True)
 
     def is_same(self, key: str, held: Held, data: bytes) -> bool:
-        """Whether the object at `key` has exactly these bytes.
+        """Return whether the file at `key` has exactly the bytes of `data`.
 
-        The file is always read to compare.
+        held: the file as a listing showed it. If its size fits, the file is always read to compare.
         """
         stored = self.fetch(key) if held.size == len(data) else None
         return stored is not None and stored[0] == data
@@ -130,7 +133,7 @@ class FolderShelf:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Holds the lock of the directory, so that no other process writes objects meanwhile."""
+        """Hold the lock of the directory, so that no other process writes objects meanwhile."""
         with store_errors(f"cannot write into {quoted(str(self.root))}"):
             (folder := hidden(self.root)).mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

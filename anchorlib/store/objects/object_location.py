@@ -28,7 +28,7 @@ class ObjectLocation:
         self._client = client
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Returns up to `length` bytes of the object at `key` from `start` on; None for no object.
+        """Return up to `length` bytes of the object at `key` from `start` on; None for no object.
 
         Raises CollectorError for a store that cannot be reached.
         """
@@ -62,7 +62,7 @@ class ObjectLocation:
         return data
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
         import obstore
 
         key = prefix.rstrip("/")

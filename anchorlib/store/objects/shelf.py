@@ -12,7 +12,7 @@ __all__ = ["Held", "Shelf"]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An object in an archive, as a listing shows it.
+    """Size and tag of an object in an archive, as a listing shows it.
 
     tag: a text of the store that changes whenever the object does (an ETag).
     """
@@ -24,7 +24,8 @@ class Held:
 class Shelf(Protocol):
     """A place where archives are stored as objects by key, such as a prefix of a bucket.
 
-    What a method promises holds even where the store's answer to a request was lost.
+    The tag of an object is a text that changes whenever its bytes do, such as an ETag. What a
+    method promises holds even where the store's answer to a request was lost.
     """
 
     @property
@@ -38,41 +39,43 @@ class Shelf(Protocol):
         ...
 
     def held(self, prefix: str) -> dict[str, Held]:
-        """Returns size and tag of all objects below a folder's key, by their keys.
+        """Return size and tag (as an ETag) of all objects below a folder's key, by their keys.
 
         Raises CollectorError or StoreError where the shelf cannot be listed.
         """
         ...
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """Returns the bytes of an object and its tag; None where there is no object."""
+        """Return the bytes of an object and its tag (as an ETag); None where there is none."""
         ...
 
     def put(self, key: str, data: bytes) -> None:
-        """Stores an object; an object with that key is replaced."""
+        """Store `data` as the object at `key`; an object with that key is replaced."""
         ...
 
     def create(self, key: str, data: bytes) -> bool:
-        """Stores an object unless there is one.
+        """Store `data` as the object at `key` unless there is an object already.
 
-        Returns False where there is an object with other bytes.
+        Return False where that object has other bytes, otherwise True.
         """
         ...
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
-        """Replaces the object if it still has this tag; returns False where it has another.
+        """Replace the object at `key` if it still has this tag; return whether it has `data` now.
 
-        Returns True where the object already has these bytes.
+        So the result is True also where the object already had these bytes, and False where it was
+        changed otherwise or is gone.
         """
         ...
 
     def remove(self, key: str) -> None:
-        """Removes an object; does nothing where there is none."""
+        """Remove an object; do nothing where there is none."""
         ...
 
     def is_same(self, key: str, held: Held, data: bytes) -> bool:
-        """Whether the object at `key` has exactly these bytes.
+        """Return whether the object at `key` has exactly the bytes of `data`.
 
-        held: the object as a listing showed it. Where its tag cannot tell, the object is read.
+        held: the object as a listing showed it. Where its size differs, the answer is False; where
+            its tag cannot tell, the object is read.
         """
         ...

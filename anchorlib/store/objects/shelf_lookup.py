@@ -17,12 +17,15 @@ __all__ = ["object_location", "shelf_at"]
 
 
 def object_location(address: ObjectAddress) -> ObjectLocation:
-    """Returns the location of an address, for reading. Raises MissingExtraError, OptionError."""
+    """Return the location of a bucket and prefix, for reading; nothing is asked of the store yet.
+
+    Raises MissingExtraError without obstore, OptionError.
+    """
     return ObjectLocation(connected(address), address)
 
 
 def shelf_at(text: str, limits: RequestLimits | None = None) -> Shelf:
-    """Returns the place for archives that a text names: s3://…, gs://…, az://…, or a directory.
+    """Return the place for archives that a text names: s3://…, gs://…, az://…, or a directory.
 
     Raises OptionError, MissingExtraError, StoreError.
     """

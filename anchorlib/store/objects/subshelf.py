@@ -26,39 +26,41 @@ class ShelfWithin:
         return Within(self._outer.location, self._prefix)
 
     def held(self, prefix: str) -> dict[str, Held]:
-        """Returns size and tag of all objects below a folder's key, by their keys."""
+        """Return size and tag (as an ETag) of all objects below a folder's key, by their keys."""
         cut = len(self._prefix)
         return {key[cut:]: one for key, one in self._outer.held(self._prefix + prefix).items()}
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """Returns the bytes of an object and its tag; None where there is no object."""
+        """Return the bytes of an object and its tag (as an ETag); None where there is none."""
         return self._outer.fetch(self._prefix + key)
 
     def put(self, key: str, data: bytes) -> None:
-        """Stores an object; an object with that key is replaced."""
+        """Store `data` as the object at `key`; an object with that key is replaced."""
         self._outer.put(self._prefix + key, data)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Stores an object unless there is one.
+        """Store `data` as the object at `key` unless there is an object already.
 
-        Returns False where there is an object with other bytes.
+        Return False where that object has other bytes, otherwise True.
         """
         return self._outer.create(self._prefix + key, data)
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
-        """Replaces the object if it still has this tag; returns False where it has another.
+        """Replace the object at `key` if it still has this tag; return whether it has `data` now.
 
-        Returns True where the object already has these bytes.
+        So the result is True also where the object already had these bytes, and False where it was
+        changed otherwise or is gone.
         """
         return self._outer.swap(self._prefix + key, data, tag)
 
     def remove(self, key: str) -> None:
-        """Removes an object; does nothing where there is none."""
+        """Remove an object; do nothing where there is none."""
         self._outer.remove(self._prefix + key)
 
     def is_same(self, key: str, held: Held, data: bytes) -> bool:
-        """Whether the object at `key` has exactly these bytes.
+        """Return whether the object at `key` has exactly the bytes of `data`.
 
-        held: the object as a listing showed it. Where its tag cannot tell, the object is read.
+        held: the object as a listing showed it. Where its size differs, the answer is False; where
+            its tag cannot tell, the object is read.
         """
         return self._outer.is_same(self._prefix + key, held, data)

@@ -17,7 +17,7 @@ class Holder(Protocol):
     """An object that caches what it has read, and reads it again after it had to drop it."""
 
     def let_go(self) -> None:
-        """Drops what this holder has cached, to free memory."""
+        """Drop what this holder has cached, to free memory."""
         ...
 
 
@@ -49,9 +49,9 @@ class ColumnMemory:
             return self._taken
 
     def take(self, holder: Holder, nbytes: int) -> None:
-        """Notes that `holder` now caches `nbytes` bytes in all.
+        """Note that `holder` now caches `nbytes` bytes in all.
 
-        Earlier holders may have to drop theirs.
+        Beyond the limit the holders that took room earliest are told to drop what they cache.
         """
         with self._lock:
             self._forget_gone()
@@ -69,7 +69,7 @@ class ColumnMemory:
             self._taken -= self._held.pop(self._gone.popleft(), 0)
 
     def unlock(self) -> None:
-        """Replaces the lock in a forked child, because a thread of the parent may have held it."""
+        """Replace the lock in a forked child, since a thread of the parent may hold it."""
         self._lock = threading.Lock()
 
 

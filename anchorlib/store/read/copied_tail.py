@@ -31,7 +31,7 @@ _TAIL: Final = 8  # bytes at the end of a record's values that tell whether they
 
 
 def whole_rows(run: Location, reader: RankReader) -> int:
-    """Returns how many rows of this rank come before the first incomplete one of the copy."""
+    """Return how many rows of this rank come before the first incomplete one of the copy."""
     if reader.catalogue.version == 1 or not reader.committed:
         return reader.committed
     remnants = Remnants(run, reader.rank, reader.part)
@@ -70,7 +70,11 @@ def _torn_rows(rank: Location, reader: RankReader, rows: int) -> int:
 
 
 def _lacks_column(rank: Location, reader: RankReader, first: int, stop: int) -> bool:
-    """Whether some column of rows first … stop - 1 is all zeros, as a file copied too early is."""
+    """Return whether some column of rows first … stop - 1 looks as if copied too early.
+
+    Its entries are then all zeros, although other entries of the column are not or no writer writes
+    zeros.
+    """
     for name in COLUMNS:
         if name != "seq" and _ends(StoredRows(rank, f"records/{name}", COLUMNS[name]), first, stop):
             return True
@@ -87,7 +91,11 @@ def _lacks_column(rank: Location, reader: RankReader, first: int, stop: int) -> 
 
 
 def _ends(column: StoredRows, start: int, stop: int) -> bool:
-    """Whether a column's entries start … stop - 1 are all zero, and earlier entries are not."""
+    """Return whether a column's entries start … stop - 1 are all zero and probably should not be.
+
+    That is so for columns in which a writer never writes 0, and for others where entries before
+    `start` are not all zero.
+    """
     if column.span(start, stop).any():
         return False
     name = column.key.rpartition("/")[2]
@@ -95,7 +103,7 @@ def _ends(column: StoredRows, start: int, stop: int) -> bool:
 
 
 def _torn_values(reader: RankReader, rows: int) -> int:
-    """Returns the first row whose values were copied too early; `rows` where there is none.
+    """Return the first row whose values were copied too early; `rows` where there is none.
 
     For each form (records of one dtype and shape) rows are examined from the last one backwards, up
     to the first row whose values are complete.
@@ -115,10 +123,10 @@ def _torn_values(reader: RankReader, rows: int) -> int:
 
 
 def _state(reader: RankReader, row: int) -> str:
-    """Returns the state of a row's values: "whole", "torn" (copied too early), or "zero".
+    """Return the state of a row's values: "whole", "torn" (copied too early), or "zero".
 
     "zero" values fit their digest, but a hole in the file would read as zeros too, so they say
-    nothing about the rows before them.
+    nothing about the rows before them. Values that cannot be read are "torn".
     """
     try:
         value = reader.unchecked(row)

@@ -35,11 +35,12 @@ _PAIRS: Final = 1 << 44  # times the index of a part: added to the numbers of it
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Consecutive rows start … stop - 1 of the joined rank, all of which come from one part.
+    """Consecutive rows start … stop - 1 of a joined rank, all of which come from one part.
 
-    place: the index of that part. row: the part's row that becomes row `start`.
+    A part is what one collector holds of the rank; joined, they are read as one rank. place: the
+    index of that part. row: the part's row that becomes row `start`.
     session: the number of the session that recorded these rows.
-    order: what is added to the part's own `order` of each row.
+    order: what is added to the part's own `order` (of execution) of each row.
     """
 
     start: int
@@ -97,10 +98,12 @@ class JoinedRank(RankReader):
         return merged
 
     def _number(self, merged: Catalogue, place: int, own: Catalogue) -> None:
-        """Adds series, phases and forms of one part's catalogue `own` to the joined one, `merged`.
+        """Add series, phases and forms of one part's catalogue `own` to the joined one, `merged`.
 
-        They get new numbers there. A series or phase of several parts gets one number. A form gets
-        a number for each part, because each part has its own array of values.
+        A part is what one collector holds of the rank; place: its index. Series, phases and forms
+        get new numbers in `merged`. A series or phase of several parts gets one number. A form
+        (dtype and shape) gets a number for each part, because each part has its own array of
+        values.
         """
         numbers = [self._series.number((one.name, one.kind, one.mode)) for one in own.series]
         for old, new in zip(own.series, numbers, strict=True):
@@ -116,7 +119,10 @@ class JoinedRank(RankReader):
         self._form_ends.append(start + len(own.forms))
 
     def _attempt(self, session: WriterSession, row: int) -> Attempt:
-        """Returns one attempt, from table row `row` on, for a session's attempts in all parts."""
+        """Return the attempt that stands for a session's attempts in all parts of the rank.
+
+        row: its first table row. Its header has the entries of all of them; later ones win.
+        """
         own = [attempt for _, attempt in session.attempts]
         header: dict[str, Any] = {}
         for attempt in own:
@@ -126,7 +132,7 @@ class JoinedRank(RankReader):
         )
 
     def _state(self, merged: Catalogue, session: WriterSession) -> None:
-        """Adds the gaps and the lineage of a session to the joined catalogue.
+        """Add a session's gaps (observations not recorded) and lineage to the joined catalogue.
 
         A session states its totals of gaps to each collector that it uses, so the largest total
         holds. A gap that a collector states for itself is known to that collector alone, so such
@@ -176,7 +182,7 @@ class JoinedRank(RankReader):
         return all(part.is_sealed for part in self._parts)
 
     def refresh(self) -> None:
-        """Does nothing, because a joined rank is a snapshot.
+        """Do nothing, because a joined rank is a snapshot.
 
         To see later records, join its parts anew.
         """
@@ -187,7 +193,7 @@ class JoinedRank(RankReader):
         return self._version
 
     def span(self, name: str, start: int, stop: int) -> Array:
-        """Returns entries start … stop - 1 of a column, without caching them."""
+        """Return entries start … stop - 1 of a column, without caching them."""
         pieces = [
             self._piece(name, one, max(start, one.start), min(stop, one.stop))
             for one in self._stretches
@@ -209,7 +215,7 @@ class JoinedRank(RankReader):
         return entries
 
     def check_rows(self, rows: Array) -> None:
-        """Raises DamagedError where one of these rows does not fit its checksum.
+        """Raise DamagedError where one of these rows does not fit its checksum.
 
         A row that was found to fit is not checked again.
         """
@@ -219,10 +225,11 @@ class JoinedRank(RankReader):
                 self._parts[one.place].check_rows(own - one.start + one.row)
 
     def operations(self, attempt: int | None = None) -> list[Entry]:
-        """Returns the log of traced operations of all parts, each entry once.
+        """Return the log of traced operations of all parts of the rank, each entry once.
 
         attempt: None returns all entries; a number returns that attempt's entries, and the
-            structures that entries of several attempts may refer to.
+            structures (shared descriptions) that entries of several attempts may refer to. Raises
+            DamagedError where a log is damaged.
         """
         numbers = {
             (place, one.number): session.number
@@ -272,7 +279,7 @@ class _Names:
 
 
 def _renumbered(numbers: Array, values: Array) -> Array:
-    """Returns the values, each replaced by the entry of `numbers` at that index.
+    """Return `values` with each value replaced by the entry of `numbers` at that index.
 
     A value without an entry is damage; it becomes the largest number of its dtype, so that it stays
     out of range.
@@ -298,9 +305,10 @@ def _add_gap(gaps: dict[GapKey, Gap], key: GapKey, gap: Gap) -> None:
 
 
 def joined_rank(parts: Sequence[RankReader], name: str) -> RankReader:
-    """Returns one reader of the rank that has these parts, in the order of their numbers.
+    """Return one reader of the rank that has these parts, in the order of their numbers.
 
-    A single part with all records is returned as it is. Raises StoreError as `JoinedRank` does,
-    where records are missing between parts or two recordings have the run's name.
+    A part is what one collector holds of the rank; a single part with all records is returned as it
+    is. Raises StoreError where records are missing between parts, or two recordings have the run's
+    name.
     """
     return parts[0] if is_whole(parts) else JoinedRank(parts, name)

@@ -82,7 +82,10 @@ class RankReader(RankTable):
         return isinstance(self._location, SealedRank)
 
     def refresh(self) -> None:
-        """Reads the rows and catalogue lines that were committed since the last refresh."""
+        """Read the rows and catalogue lines that were committed since the last refresh.
+
+        Raises RunNotFoundError where the rank has no catalogue, DamagedError.
+        """
         # Rows first: the catalogue lines of these rows are then written already.
         known = self.committed
         committed = committed_rows(self._location, "records", known)
@@ -90,7 +93,7 @@ class RankReader(RankTable):
         self.committed = self._understood(known, committed)
 
     def end_at(self, rows: int) -> None:
-        """Hides all rows from row `rows` on, which a copy of a live rank has incompletely."""
+        """Hide row number `rows` and all later ones, of which a copy of a live rank lacks parts."""
         self.left_out = self.committed - rows
         self.committed = rows
 
@@ -120,7 +123,7 @@ class RankReader(RankTable):
             raise RunNotFoundError(f"rank {self.rank} is not there (any more), or is no run's rank")
 
     def _understand(self, raw: bytes) -> int:
-        """Parses the complete lines at the start of `raw`; returns the offset behind them."""
+        """Parse the complete lines at the start of `raw`; return the offset behind them."""
         lines, end = whole_lines(raw)
         self.catalogue.apply(lines)
         if lines and not self._catalogue_end:
@@ -143,7 +146,10 @@ class RankReader(RankTable):
         return self._catalogue_end
 
     def span(self, name: str, start: int, stop: int) -> Array:
-        """Returns entries start … stop - 1 of a column, without caching them."""
+        """Return entries start … stop - 1 of the column `name`, without caching them.
+
+        Raises DamagedError where they are missing, RunNotFoundError if the rank is gone.
+        """
         if self.catalogue.version == 1 and name in ("series", "form"):
             forms, series = self.catalogue.owners({"variant": self.span("variant", start, stop)})
             return forms if name == "form" else series
@@ -157,7 +163,7 @@ class RankReader(RankTable):
             raise removed_meanwhile(self) from None
 
     def check_rows(self, rows: Array) -> None:
-        """Raises DamagedError where one of these rows does not fit its checksum.
+        """Raise DamagedError where one of these rows does not fit its checksum.
 
         A row that was found to fit is not checked again.
         """
@@ -165,11 +171,11 @@ class RankReader(RankTable):
             raise damage(self, row, "they do not fit their checksum", "the figures")
 
     def operations(self, attempt: int | None = None) -> list[Entry]:
-        """Returns the log of traced operations.
+        """Return the log of traced operations; [] for none.
 
         attempt: None returns all entries; a number returns that attempt's entries, and the
-            structures that entries of several attempts may refer to. Raises DamagedError where the
-            log is damaged.
+            structures (shared descriptions) that entries of several attempts may refer to. Raises
+            DamagedError where the log is damaged.
         """
         entries, _ = operation_entries(self._location)
         return [
@@ -179,7 +185,7 @@ class RankReader(RankTable):
         ]
 
     def _pairs(self, offsets: Array, lengths: Array) -> tuple[Array, Array]:
-        """Returns exponents and counts of histogram pairs, those of one row after those of another.
+        """Return exponents and counts of the histogram pairs of some rows, concatenated.
 
         offsets, lengths: for each row, where its pairs begin, and how many there are (none if
             negative).

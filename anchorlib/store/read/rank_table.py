@@ -32,7 +32,8 @@ class RankTable(ABC):
     """The committed rows of one rank: their columns, shapes, values and histograms.
 
     run: what errors call the run. committed: how many rows there are.
-    Most methods take an array of row numbers of the rank's table, and return results in its order.
+    In most methods `rows` is an array of row numbers of the rank's table, and results are in its
+    order.
     """
 
     run: str
@@ -51,15 +52,15 @@ class RankTable(ABC):
 
     @abstractmethod
     def span(self, name: str, start: int, stop: int) -> Array:
-        """Returns entries start … stop - 1 of a column, without caching them."""
+        """Return entries start … stop - 1 of the column `name`, without caching them."""
 
     @abstractmethod
     def check_rows(self, rows: Array) -> None:
-        """Raises DamagedError where one of these rows does not fit its checksum."""
+        """Raise DamagedError where one of these rows does not fit its checksum."""
 
     @abstractmethod
     def _pairs(self, offsets: Array, lengths: Array) -> tuple[Array, Array]:
-        """Returns exponents and counts of histogram pairs, those of one row after those of another.
+        """Return exponents and counts of the histogram pairs of some rows, concatenated.
 
         offsets, lengths: for each row, where its pairs begin, and how many there are (none if
             negative).
@@ -67,10 +68,10 @@ class RankTable(ABC):
 
     @abstractmethod
     def _stored(self, form: Form) -> StoredForm:
-        """Returns the stored arrays of a form, that is, of the records of one dtype and shape."""
+        """Return the stored arrays of a form, that is, of the records of one dtype and shape."""
 
     def column(self, name: str) -> Array:
-        """Returns one column over all committed rows, in the order in which they were written."""
+        """Return one column over all committed rows, in the order in which they were written."""
         known = self._columns.get(name)
         have = 0 if known is None else len(known)
         if known is None or have < self.committed:
@@ -84,11 +85,11 @@ class RankTable(ABC):
         return known[: self.committed]
 
     def let_go(self) -> None:
-        """Drops the cached columns; they are read again when they are needed."""
+        """Drop the cached columns; they are read again when they are needed."""
         self._columns = {}
 
     def _check_bound(self, name: str, values: Array) -> None:
-        """Raises DamagedError where a column's values are larger than any that a writer stores."""
+        """Raise DamagedError where a column's values are larger than any that a writer stores."""
         if values.dtype.kind != "u" or name.startswith("digest"):
             return
         bound = len(self.catalogue.phases) - 1 if name == "phase" else _MOST
@@ -99,7 +100,7 @@ class RankTable(ABC):
             )
 
     def cell(self, name: str, row: int) -> Any:
-        """Returns the entry of column `name` in row `row`."""
+        """Return the entry of column `name` in row `row`."""
         return self.column(name)[row]
 
     @property
@@ -108,21 +109,21 @@ class RankTable(ABC):
         return self.column("series")
 
     def kept(self, rows: Array) -> Array:
-        """Returns a mask of these rows: whether the values of each row are stored."""
+        """Return a mask of these rows: whether each has stored values, not its summary alone."""
         kept: Array = (self.column("flags")[rows] & NOT_KEPT) == 0
         return kept
 
     def dtype_set(self, rows: Array) -> list[str]:
-        """Returns the different dtypes of these rows, in the order in which they came up first."""
+        """Return the different dtypes of these rows, in the order in which they came up first."""
         return list(dict.fromkeys(stored.entry.dtype for stored, _ in self._by_form(rows)))
 
     def dtypes(self, rows: Array) -> list[str]:
-        """Returns the dtype of each of these rows."""
+        """Return the dtype of each of these rows."""
         forms = self.catalogue.forms
         return [forms[number].dtype for number in self.column("form")[rows]]
 
     def shapes(self, rows: Array) -> list[tuple[int, ...]]:
-        """Returns the tensor shape of each of these rows."""
+        """Return the tensor shape of each of these rows."""
         shapes: list[tuple[int, ...]] = [()] * len(rows)
         for stored, places in self._by_form(rows):
             of_form = stored.shape_list(self.column("row")[rows[places]])
@@ -131,7 +132,7 @@ class RankTable(ABC):
         return shapes
 
     def shapes_between(self, start: int, stop: int) -> list[tuple[int, ...]]:
-        """Returns the tensor shape of each of rows start … stop - 1, without caching any column."""
+        """Return the tensor shape of each of rows start … stop - 1, without caching any column."""
         numbers, rows = self.span("form", start, stop), self.span("row", start, stop)
         shapes: list[tuple[int, ...]] = [()] * len(rows)
         for number in np.unique(numbers).tolist():
@@ -143,13 +144,13 @@ class RankTable(ABC):
         return shapes
 
     def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
-        """Returns the set of the different tensor shapes of these rows."""
+        """Return the set of the different tensor shapes of these rows."""
         parts = self._by_form(rows)
         sets = (stored.shape_set(self.column("row")[rows[places]]) for stored, places in parts)
         return set().union(*sets)
 
     def forms(self, rows: Array) -> set[tuple[str, tuple[int, ...]]]:
-        """Returns the different (dtype, shape) pairs of these rows."""
+        """Return the different (dtype, shape) pairs of the tensors in these rows."""
         return {
             (stored.entry.dtype, shape)
             for stored, places in self._by_form(rows)
@@ -157,7 +158,7 @@ class RankTable(ABC):
         }
 
     def shape_codes(self, rows: Array) -> tuple[list[tuple[int, ...]], Array]:
-        """Returns the different shapes of these rows, and each row's index in that list."""
+        """Return the different shapes of these rows, and each row's index in that list."""
         codes_of_shapes: dict[tuple[int, ...], int] = {}
         codes = np.empty(len(rows), np.int64)
         for stored, places in self._by_form(rows):
@@ -171,13 +172,13 @@ class RankTable(ABC):
         return list(codes_of_shapes), codes
 
     def stored_bytes(self, rows: Array) -> int:
-        """Returns how many bytes the stored values of these rows have together."""
+        """Return how many bytes the stored values of these rows have together."""
         rows = rows[self.kept(rows)]
         parts = self._by_form(rows)
         return sum(stored.nbytes(self.column("row")[rows[places]]) for stored, places in parts)
 
     def stack(self, rows: Array) -> Array:
-        """Returns the raw stored values of rows of one dtype and shape: (len(rows), *shape).
+        """Return the raw stored values of rows of one dtype and shape: (len(rows), *shape).
 
         The values of all these rows must be stored (`kept`). Raises DamagedError for values that do
         not fit their digests or can no longer be read.
@@ -191,7 +192,7 @@ class RankTable(ABC):
         return self._checked(rows, values)
 
     def unchecked_stack(self, rows: Array) -> Array:
-        """Returns the raw stored values of rows of one dtype and shape, not compared with digests.
+        """Return the raw stored values of rows of one dtype and shape, not compared with digests.
 
         For a caller that compares them itself; otherwise use `stack`.
         """
@@ -205,7 +206,7 @@ class RankTable(ABC):
         return values.reshape(len(rows), *shape)
 
     def flat_stack(self, rows: Array, out: Array) -> None:
-        """Fills `out`, (len(rows), size), with the raw stored values of rows of one dtype and size.
+        """Fill `out`, (len(rows), size), with the raw stored values of rows of one dtype and size.
 
         The rows may be of any series. Values are not compared with their digests: the caller does
         that.
@@ -220,7 +221,7 @@ class RankTable(ABC):
                 out[place] = stored.values.span(start, start + out.shape[1])
 
     def raw(self, row: int) -> Array:
-        """Returns the raw stored values of one row, whose values must be stored (`kept`).
+        """Return the raw stored values of one row, whose values must be stored (`kept`).
 
         Raises DamagedError for values that do not fit their digest or can no longer be read.
         """
@@ -233,14 +234,14 @@ class RankTable(ABC):
         return value
 
     def unchecked(self, row: int) -> Array:
-        """Returns the raw stored values of one row.
+        """Return the raw stored values of one row, which are not compared with their digest.
 
-        Unlike `raw`, does not compare them with their digest.
+        Raises StoreError where they are not stored or cannot be read.
         """
         return self._stored(self._form(row)).value(int(self.column("row")[row]))
 
     def raw_blocks(self, row: int, nbytes: int) -> Iterator[Array]:
-        """Yields the raw stored values of one row as flat blocks of at most `nbytes`, in C order.
+        """Yield the raw stored values of one row as flat blocks of at most `nbytes`, in C order.
 
         They are not compared with their digest.
         """
@@ -248,7 +249,7 @@ class RankTable(ABC):
         return stored.blocks(int(self.column("row")[row]), nbytes)
 
     def unfit(self, rows: Array, values: Array) -> list[int]:
-        """Returns the indices into `rows` of those rows whose `values` do not fit their digests."""
+        """Return the indices into `rows` of those rows whose `values` do not fit their digests."""
         digests = np.empty((len(rows), 2), COLUMNS["digest_high"])
         digests[:, 0], digests[:, 1] = (self.column(f"digest_{n}")[rows] for n in ("high", "low"))
         return unfit(values, digests.tobytes())
@@ -259,14 +260,14 @@ class RankTable(ABC):
         return values
 
     def flat_elements(self, form: Form, rows: int) -> int:
-        """Returns how many elements the first `rows` records of a flat form have together.
+        """Return how many elements the first `rows` records of a flat form have together.
 
         A flat form holds records of many shapes, their elements end to end.
         """
         return self._stored(form).elements(rows)
 
     def histograms(self, rows: Array) -> list[Log2Histogram]:
-        """Returns the log2 histogram of each of these rows, stored or computed from the values.
+        """Return the log2 histogram of each of these rows, stored or computed from the values.
 
         Raises DamagedError where rows or values do not fit their checksums.
         """
@@ -288,7 +289,7 @@ class RankTable(ABC):
         return histograms
 
     def bins(self, rows: Array) -> tuple[Array, Array, Array]:
-        """Returns three parallel arrays over every bin of the histograms of these rows.
+        """Return three parallel arrays over every bin of the histograms of these rows.
 
         They hold the row's index in `rows`, the exponent and the count. Raises DamagedError where
         rows or values do not fit their checksums.
@@ -310,7 +311,7 @@ class RankTable(ABC):
         return places, exponents, counts
 
     def pooled_pairs(self, rows: Array) -> Log2Histogram:
-        """Returns one histogram of all elements of these rows, which all have a stored histogram.
+        """Return one histogram of all elements of these rows, which all have a stored histogram.
 
         Raises DamagedError where rows do not fit their checksums.
         """
@@ -328,7 +329,7 @@ class RankTable(ABC):
         )
 
     def blocks(self, rows: Array, nbytes: int = BLOCK_BYTES) -> Iterator[tuple[Array, str]]:
-        """Yields (raw stored values, dtype) of these rows, in stacks of about `nbytes` bytes.
+        """Yield (raw stored values, dtype) of these rows, in stacks of about `nbytes` bytes.
 
         The values of all these rows must be stored (`kept`). Rows of one dtype and shape come
         together; rows whose form is flat (records of many shapes) come one by one, each without a
@@ -344,13 +345,14 @@ class RankTable(ABC):
                 yield self.stack(own[start : start + size]), dtype
 
     def gaps(self) -> list[Gap]:
-        """Returns the gaps of all attempts: what was observed and not recorded."""
+        """Return the gaps of all attempts: how much was observed and not recorded, by reason."""
         return list(self.catalogue.gaps.values())
 
     def _by_form(self, rows: Array) -> list[tuple[StoredForm, Array]]:
-        """Groups these rows by form (records of one dtype and shape).
+        """Group these rows by form (records of one dtype and shape).
 
-        Returns, for each form, its stored arrays and the indices into `rows` of its rows.
+        Return, for each form, its stored arrays and the indices into `rows` of its rows; [] for no
+        rows.
         """
         numbers = self.column("form")[rows]
         if len(numbers) and (numbers == numbers[0]).all():  # as nearly always

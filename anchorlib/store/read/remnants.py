@@ -64,9 +64,9 @@ class Remnants:
         self._catalogue = self._mended()
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Returns bytes of a file as `Location.get` does, mended if the file is one of the rank's.
+        """Return bytes of a file as `Location.get` does, mended if the file is one of this rank's.
 
-        Files of other ranks read as they are stored.
+        Files of other ranks are returned as they are stored; None for no file.
         """
         whole = self._replaced(key.removeprefix(f"{self._folder}/"))
         if whole is None:
@@ -74,11 +74,11 @@ class Remnants:
         return whole[start:] if length is None else whole[start : start + length]
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the names beneath `prefix` as `Location.list` does."""
+        """Return the names in a folder, sorted, as they are stored; names of folders end in "/"."""
         return self._run.list(prefix)
 
     def _replaced(self, key: str) -> bytes | None:
-        """Returns the mended bytes of a file of the catalogue or a column; None for other files."""
+        """Return the mended bytes of a file of the catalogue or a column; None for other files."""
         folder, _, name = key.rpartition("/")
         number = chunk_number(name)
         if number is None:
@@ -103,7 +103,7 @@ class Remnants:
         return column.tobytes()
 
     def _read(self, key: str, size: int) -> bytes:
-        """Returns `size` bytes of a file; bytes that are missing or unreadable become zeros."""
+        """Return `size` bytes of a file; bytes that are missing or unreadable become zeros."""
         try:
             data = self._location.get(key, 0, size)
         except StoreError:
@@ -111,7 +111,7 @@ class Remnants:
         return (data or b"").ljust(size, b"\0")
 
     def _chunk_count(self) -> int:
-        """Returns how many chunk files the fullest column has.
+        """Return how many chunk files the fullest column has.
 
         More rows than they hold cannot exist.
         """
@@ -125,7 +125,7 @@ class Remnants:
         return max(counts)
 
     def _committed(self) -> Array:
-        """Returns column `seq`, whose entries commit rows, without holes, up to the last such row.
+        """Return column `seq`, whose entries commit rows, without holes, up to the last such row.
 
         Either `seq` itself or a `published` line of the catalogue says how many rows were
         committed.
@@ -147,7 +147,7 @@ class Remnants:
         return due[: max(rows, published)]
 
     def _lines(self) -> Iterator[bytes]:
-        """Yields the catalogue's bytes between line ends, sound or not, from all its chunks."""
+        """Yield the catalogue's bytes between line ends, sound or not, from all its chunks."""
         try:
             numbers = [chunk_number(name) for name in self._location.list("catalog")]
         except StoreError:
@@ -177,7 +177,7 @@ class Remnants:
                 yield line, entry
 
     def _mended(self) -> bytes:
-        """Returns the catalogue's sound lines, with made-up lines in place of lost ones."""
+        """Return the catalogue's sound lines, with made-up lines in place of lost ones."""
         total = sum(1 for _ in self._lines())
         numbered: dict[str, dict[int, bytes]] = {key: {} for key in _NUMBERED}
         first, others, sound = b"", [], 0
@@ -212,10 +212,11 @@ class Remnants:
     def _filled(
         self, scratch: Catalogue, key: str, lines: dict[int, bytes], lost: int
     ) -> Iterator[bytes]:
-        """Yields the lines of all entries of one kind in order, with made-up lines for lost ones.
+        """Yield the lines of all entries of one kind in order, with made-up lines for lost ones.
 
-        No row fits a made-up entry. key: the kind, such as "series". lines: the sound lines by
-        number. lost: how many lines of the catalogue are lost in all.
+        No row fits a made-up entry. scratch: the catalogue that each line is tried on. key: the
+        kind, such as "series". lines: the sound lines by number. lost: how many lines of the
+        catalogue are lost in all.
         """
         count = max(lines, default=-1) + 1
         for number in range(count + min(lost, _MOST_LOST)):
@@ -243,9 +244,9 @@ class Remnants:
         }
 
     def _array_lines(self, scratch: Catalogue, others: Sequence[bytes]) -> Iterator[bytes]:
-        """Yields the valid lines of `others`.
+        """Yield those lines of `others` that are valid, then one for each form that lost its own.
 
-        Then an "array" line for each form that lost its own.
+        That line says that the form (records of one dtype and shape) has an array of values.
         """
         malformed = 0
         for line in others:
@@ -266,7 +267,7 @@ class Remnants:
             return False
 
     def _applied(self, scratch: Catalogue, line: bytes) -> bytes:
-        """Returns the line with its line end if the catalogue `scratch` accepts it, else b""."""
+        """Return the line with its line end if the catalogue `scratch` accepts it, else b""."""
         if not line:
             return b""
         try:

@@ -38,11 +38,11 @@ _COLUMNS: Final = [
 
 
 def stored_records(reader: RankReader, rows: Array, kept: Array | None = None) -> Iterator[Record]:
-    """Yields the records that were written as these rows, in order.
+    """Yield the records that were written as these rows, in the order of `rows`.
 
-    kept: for each row whether its values are read; None reads all stored values. A record whose
-        stored values are not read is flagged as VALUE_DROPPED.
-
+    rows: row numbers of the rank's table. kept: a bool for each row, whether its values are read;
+        None reads all stored values. A record whose stored values are not read is flagged as
+        VALUE_DROPPED.
     Raises DamagedError where rows or values do not fit their checksums.
     """
     catalogue = reader.catalogue

@@ -29,7 +29,7 @@ class RunReader:
     def __init__(
         self, location: Location, name: str, asked: tuple[str, str | None] | None = None
     ) -> None:
-        """location: where the run is; keys begin with "rank0/".
+        """location: where the run is; its keys begin with "rank0/".
 
         asked: the run and store that `find_run` was given, for other processes to find the run.
         """
@@ -47,12 +47,12 @@ class RunReader:
         self._joined: dict[int, list[tuple[int, tuple[int, int]]]] = {}
 
     def refresh(self) -> None:
-        """Looks for new ranks, rows and series.
+        """Look for new ranks, rows and series.
 
-        A run of sealed ranks that has an index stays as it was at the first look: `figures` is its
-        index, and each rank is opened when it is first needed. A rank whose sealing was interrupted
-        is left out. Raises RunNotFoundError where no rank is left or the run is gone, StoreError
-        where a part of a rank is missing.
+        A run of sealed (archived) ranks that has an index stays as it was at the first look:
+        `figures` is its index, and each rank is opened when it is first needed. A rank whose
+        sealing was interrupted is left out. Raises RunNotFoundError where no rank is left or the
+        run is gone, StoreError where a part of a rank is missing.
         """
         if not self._looked_for_figures:
             self.figures = archived_figures(self.location)
@@ -98,9 +98,10 @@ class RunReader:
         self._ranks = {rank: self._whole(rank, parts) for rank, parts in ranks.items()}
 
     def _whole(self, rank: int, parts: list[RankReader]) -> RankReader:
-        """Returns a reader of the whole rank `rank` from readers of its parts.
+        """Return a reader of the whole rank `rank` from readers of its parts.
 
-        The reader of the last call is returned again as long as no part has changed.
+        A part is what one collector holds of the rank. The reader of the last call is returned
+        again as long as no part has changed.
         """
         known = [(id(part), part.version) for part in parts]
         if self._joined.get(rank) != known or rank not in self._ranks or len(parts) == 1:
@@ -134,7 +135,7 @@ class RunReader:
         return sorted(self._ranks) if self.figures is None else list(self.figures.ranks)
 
     def rank(self, rank: int) -> RankReader:
-        """Returns the reader of one rank; raises KeyError where that rank has recorded nothing."""
+        """Return the reader of one rank; raise KeyError where that rank has recorded nothing."""
         if self.figures is not None and rank in self.figures.ranks and rank not in self._ranks:
             parts = self.figures.parts_of(rank)
             if parts != ((rank, 0),):
@@ -143,7 +144,7 @@ class RunReader:
         return self._ranks[rank]
 
     def each_rank(self, ranks: Sequence[int]) -> Iterator[RankReader]:
-        """Yields readers of these ranks as of this call, even of ranks that are removed meanwhile.
+        """Yield readers of these ranks as of this call, even of ranks that are removed meanwhile.
 
         A rank of an archived run is opened when the iteration comes to it. Raises KeyError where a
         rank has recorded nothing.
@@ -151,7 +152,7 @@ class RunReader:
         return map(self.rank if self.figures is not None else dict(self._ranks).__getitem__, ranks)
 
     def open_rank(self, rank: int) -> RankReader:
-        """Returns a reader of one rank as it is now; other ranks are not read.
+        """Return a reader of one rank as it is now; other ranks are not read.
 
         Raises RunNotFoundError where there is no such rank.
         """
@@ -162,16 +163,20 @@ class RunReader:
         return self._ranks[rank]
 
     def digests(self) -> dict[int, RankDigests]:
-        """Returns the digests of an archived run's ranks, by rank; without those that have none.
+        """Return the digests of an archived run's ranks, by rank; {} for other runs.
 
-        A run that is not archived has none. The digests are read once and cached.
+        Digests are hashes of the records of each range of steps, by which runs are compared. Ranks
+        without digests are left out. The digests are read once and cached.
         """
         if self._digests is None:
             self._digests = digests_of_run(self.location, self.figures) or {}
         return self._digests
 
     def by_step(self) -> StepFigures | None:
-        """Returns the figures of an archived run's steps over all ranks; None for other runs."""
+        """Return counts, extremes and histograms of an archived run's steps, over all ranks.
+
+        None for other runs, and where the archive has no reliable ones.
+        """
         return steps_of_run(self.location, self.figures)
 
     @property
@@ -184,11 +189,11 @@ class RunReader:
 
     @property
     def is_copy(self) -> bool:
-        """Whether the run was copied while it was written, so that it ends at some commit."""
+        """Whether the run was copied while it was written, so that it ends at an earlier commit."""
         return any(self._copied.values())
 
     def is_live(self, rank: int) -> bool | None:
-        """Whether a process is writing this rank right now; None where only a collector can know.
+        """Return whether a process is writing this rank now; None where only a collector can know.
 
         A rank that is open and not live was left behind by a process that died.
         """
@@ -199,15 +204,16 @@ class RunReader:
 
 
 def open_parts(run: Location, name: str) -> list[RankReader]:
-    """Returns a reader of each part of each rank at a location.
+    """Return a reader of each part of each rank at a location.
 
-    Unlike `RunReader`, it does not mind that further parts of a rank may be in other places.
+    A part is what one collector holds of a rank. Unlike `RunReader`, the readers do not mind that
+    further parts of a rank may be in other places.
     """
     return [RankReader(run, rank, name, part) for rank, part in listed_parts(run)]
 
 
 def end_copy(run: Location, name: str, reader: RankReader) -> bool:
-    """Hides the incomplete rows of a copy of a live rank; returns whether it is such a copy.
+    """Hide the incomplete rows of a copy of a live rank; return whether it is such a copy.
 
     A rank is taken for a copy where such rows were found, or where it is open and its store has no
     lock file of it, because then it was never written in this place.
@@ -223,7 +229,7 @@ def end_copy(run: Location, name: str, reader: RankReader) -> bool:
 
 
 def _lock(run: Location, name: str, rank: int, part: int) -> Path | None:
-    """Returns the path of the lock of a rank or a part; None where only a collector has one."""
+    """Return the path of the lock of a rank or a part; None where only a collector has one."""
     if not isinstance(run, LocalLocation):
         return None
     return lock_path(run.root.parent, name, rank, part)

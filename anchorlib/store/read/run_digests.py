@@ -30,15 +30,16 @@ _FEWEST: Final = 16  # stretches of a rank, however many ranks there are
 
 
 def object_name(data: bytes) -> str:
-    """Returns the SHA-256 in hex by which an index refers to the object with these bytes."""
+    """Return the SHA-256 in hex by which an index refers to the object with these bytes."""
     return hashlib.sha256(data).hexdigest()
 
 
 def digests_bytes(ranks: Mapping[int, RankDigests]) -> bytes:
-    """Returns the bytes of the object that holds the digests of these ranks.
+    """Return the bytes of the object that holds the digests of these ranks.
 
-    With many ranks each digest covers more steps, so that the object's size is limited. Raises
-    ValueError where readers would refuse its size.
+    Digests are hashes of the records of each range of steps. With many ranks each digest covers
+    more steps, so that the object's size is limited. Raises ValueError where readers would refuse
+    its size.
     """
     most = max(_MOST // max(len(ranks), 1), _FEWEST)
     of_ranks = [[rank, ranks[rank].bounded(most).document()] for rank in sorted(ranks)]
@@ -49,11 +50,12 @@ def digests_bytes(ranks: Mapping[int, RankDigests]) -> bytes:
 
 
 def digests_of_run(run: Location, figures: RunFigures | None) -> dict[int, RankDigests] | None:
-    """Reads the digests of the ranks of an archived run, by rank, in one request.
+    """Read the digests of the ranks of an archived run, by rank, in one request.
 
-    figures: those in the run's index. Returns {} where the index states no digests, or a later
-        version wrote them; None where the object is missing or damaged, or is of other ranks.
-        Raises CollectorError where the archive cannot be reached.
+    Digests are hashes of the records of each range of steps. figures: the run's index, None for a
+    run without one. Return {} where the index states no digests, or a later version wrote them;
+    None where the object is missing or damaged, or is of other ranks. Raises CollectorError where
+    the archive cannot be reached.
     """
     if figures is None or not figures.digests:
         return {}

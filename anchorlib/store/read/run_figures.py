@@ -19,9 +19,12 @@ None where they differ in the number of dimensions."""
 
 @dataclass(frozen=True, slots=True)
 class MergedSeries:
-    """Figures over all records of one tensor, kind and mode on all ranks.
+    """Totals over the visible records of one tensor, kind and mode on all ranks of an archived run.
 
-    `SeriesFigures` has such fields for one rank.
+    Records that a resumed run recorded again are not counted.
+    dtypes: the different ones. shape: that all records share, None in place of sizes that differ.
+        first_order: the smallest execution order of a record. bytes: of stored values. histogram:
+        of all elements together. scales: the different loss scales, ascending.
     """
 
     name: str
@@ -44,7 +47,7 @@ class MergedSeries:
         return (self.name, self.kind, self.mode)
 
     def joined(self, other: MergedSeries) -> MergedSeries:
-        """Returns the figures of the series over the ranks of `self` and of `other` together.
+        """Return the totals of the series over the ranks of `self` and of `other` together.
 
         No rank may be in both.
         """
@@ -65,10 +68,12 @@ class MergedSeries:
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """The figures of a run of sealed ranks, without its records: what the index of the run says.
+    """Totals of a run of sealed (archived) ranks, without its records: what the run's index says.
 
     ranks: ascending. closed: whether all ranks are closed. steps: steps that have records,
-        ascending. bytes: of stored values, all attempts together. series: in order of execution.
+        ascending. bytes: of stored values, all attempts together. created_ns, written_ns: when the
+        first rank was made, and when the run was last written to. series: in order of execution.
+        gaps: observations that were not recorded.
     parts: (rank, part) of each rank that is stored in several parts; every other rank is whole.
     digests, by_step: the SHA-256 of the objects that hold the digests of its ranks and the figures
         of its steps, "" without one; see `run_digests` and `run_steps`.
@@ -88,7 +93,7 @@ class RunFigures:
 
     @classmethod
     def of(cls, ranks: Iterable[RankFigures]) -> RunFigures:
-        """Returns the figures of these ranks merged into those of a run."""
+        """Return the totals of a run that has these ranks."""
         known = sorted(ranks, key=lambda one: one.rank)
         series: dict[tuple[str, str, str], list[tuple[int, SeriesFigures]]] = {}
         for one in known:
@@ -107,7 +112,7 @@ class RunFigures:
         )
 
     def parts_of(self, rank: int) -> tuple[PartKey, ...]:
-        """Returns the parts of one rank as (rank, part); a rank that is whole is its own part 0."""
+        """Return the parts of one rank as (rank, part); a rank that is whole is its own part 0."""
         return tuple(key for key in self.parts if key[0] == rank) or ((rank, 0),)
 
     @property
@@ -117,7 +122,7 @@ class RunFigures:
         return {*self.parts, *((rank, 0) for rank in self.ranks if rank not in apart)}
 
     def joined(self, other: RunFigures) -> RunFigures:
-        """Returns the figures over the ranks of `self` and of `other`; no rank may be in both.
+        """Return the totals over the ranks of `self` and of `other`; no rank may be in both.
 
         The result has the `digests` and `by_step` of `self`.
         """
@@ -142,9 +147,9 @@ class RunFigures:
 
 
 def common_shape(shapes: Sequence[Shape]) -> Shape:
-    """Returns the shape that all of these share, with None for each size in which they differ.
+    """Return the shape that all of these share, with None for each size in which they differ.
 
-    Returns None where the number of dimensions differs, or one of the shapes is None.
+    Return None where the number of dimensions differs, or one of the shapes is None.
     """
     if None in shapes or len({len(shape or ()) for shape in shapes}) != 1:
         return None
@@ -153,9 +158,10 @@ def common_shape(shapes: Sequence[Shape]) -> Shape:
 
 
 def _pooled(parts: Sequence[tuple[int, SeriesFigures]]) -> MergedSeries:
-    """Returns one series merged over several ranks; each item is (rank, figures on that rank).
+    """Return one series merged over several ranks.
 
-    All histograms are added in a single call, which is faster than pair by pair.
+    parts: (rank, totals on that rank), at least one. All histograms are added in a single call,
+        which is faster than pair by pair.
     """
     first = parts[0][1]
     figures = [part for _, part in parts]

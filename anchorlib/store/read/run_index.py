@@ -51,10 +51,11 @@ _NAME: Final = re.compile("[0-9a-f]{64}")
 
 
 def archived_figures(run: Location) -> RunFigures | None:
-    """Reads the figures in the index of a run; None where the ranks themselves have to be read.
+    """Read the totals in the index of a run; None where the ranks themselves have to be read.
 
-    Ranks that were archived after the index was made are added. Costs one request, and one for
-    every thousand ranks.
+    That is so without an index, where it is damaged, and where a rank is not sealed or got a
+    further part. Ranks that were archived after the index was made are added. Costs one request,
+    and one for every thousand ranks.
     """
     data = run.get(INDEX)
     if data is None:
@@ -77,10 +78,11 @@ def archived_figures(run: Location) -> RunFigures | None:
 def sealed_figures(
     run: Location, ranks: Iterable[int], listed: Sequence[PartKey]
 ) -> Iterator[RankFigures]:
-    """Yields the figures of those of these ranks that are closed and sealed, from their indices.
+    """Yield the totals of those of these ranks that are closed and sealed, from their indices.
 
-    listed: all parts of the run. A rank in several parts is counted from its rows, and left out
-        where records are missing between its parts.
+    ranks: the numbers of the ranks to look at. listed: all parts of the run, as (rank, part). A
+        rank in several parts is counted from its rows, and left out where records are missing
+        between its parts.
     """
     parts: dict[int, list[int]] = {}
     for rank, part in listed:
@@ -97,9 +99,9 @@ def sealed_figures(
 
 
 def _joined_figures(run: Location, rank: int, parts: Sequence[int]) -> RankFigures | None:
-    """Returns the figures of a rank in several parts.
+    """Return the totals of a rank in several parts, counted from its rows.
 
-    None where records between them are missing.
+    parts: their numbers. None for no parts, and where records between them are missing.
     """
     if not parts:
         return None
@@ -116,7 +118,7 @@ def _joined_figures(run: Location, rank: int, parts: Sequence[int]) -> RankFigur
 
 
 def index_bytes(figures: RunFigures) -> bytes:
-    """Returns the bytes of the index object.
+    """Return the bytes of the index object of a run with these totals.
 
     Raises ValueError where readers would refuse its size.
     """
@@ -145,7 +147,7 @@ def index_bytes(figures: RunFigures) -> bytes:
 
 
 def parsed_index(data: bytes) -> RunFigures:
-    """Parses the bytes of an index object.
+    """Parse the bytes of an index object.
 
     Raises DamagedError for a damaged index, StoreError for one that a later version wrote.
     """
@@ -203,7 +205,7 @@ def _read(document: Mapping[str, Any]) -> RunFigures:
 
 
 def _read_name(value: Any) -> str:
-    """Returns the SHA-256 by which an index refers to an object; "" where it refers to none.
+    """Return the SHA-256 by which an index refers to an object; "" where it refers to none.
 
     Raises ValueError for any other text, because it becomes part of a file name.
     """
@@ -214,7 +216,7 @@ def _read_name(value: Any) -> str:
 
 
 def _read_parts(pairs: Any, known: RankLists) -> tuple[PartKey, ...]:
-    """Returns the (rank, part) pairs in an index.
+    """Return the (rank, part) pairs in an index.
 
     Raises ValueError for a part of a rank that the run does not have.
     """

@@ -32,7 +32,10 @@ VERSION: Final = 1
 
 
 def steps_bytes(figures: StepFigures) -> bytes:
-    """Returns the bytes of the object; raises ValueError where readers would refuse its size."""
+    """Return the bytes of the object with counts, extremes and histograms of each step of a run.
+
+    Raises ValueError where readers would refuse its size.
+    """
     line = encode({"format": FORMAT, "version": VERSION, **step_figures_document(figures)})
     if len(line) > MOST_BYTES:
         raise ValueError(f"the figures of a run's steps would be larger than {MOST_BYTES} bytes")
@@ -40,11 +43,11 @@ def steps_bytes(figures: StepFigures) -> bytes:
 
 
 def steps_of_run(run: Location, figures: RunFigures | None) -> StepFigures | None:
-    """Reads the figures of an archived run's steps, in one request; None without reliable ones.
+    """Read counts, extremes and histograms of an archived run's steps, in one request.
 
-    figures: those in the run's index. None is returned where the index states no such object, or
-        the object is missing, damaged or of other ranks. Raises CollectorError where the archive
-        cannot be reached.
+    figures: the run's index, None for a run without one. Return None where the index states no such
+        object, or the object is missing, damaged, of a later version or of other ranks. Raises
+        CollectorError where the archive cannot be reached.
     """
     if figures is None or not figures.by_step:
         return None

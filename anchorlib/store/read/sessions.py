@@ -27,7 +27,7 @@ _HOW: Final = "read it with the address of every collector of the run (--store o
 
 @dataclass(frozen=True, slots=True)
 class WriterSession:
-    """The records of one writer, in whichever parts of the rank they are.
+    """The records of one writer, in whichever parts (each at one collector) of the rank they are.
 
     number: the number of this session's attempt in the joined rank.
     spans: from which part each of its records is read, in the order of the records.
@@ -41,10 +41,11 @@ class WriterSession:
 
 
 def sessions_of(parts: Sequence[RankReader], run: str) -> list[WriterSession]:
-    """Returns all sessions of a rank, ordered by the job's restarts, then by their start time.
+    """Return all sessions of a rank, ordered by the job's restarts, then by their start time.
 
-    Sessions before the last one that recorded the rank anew are left out. Raises StoreError where
-    records are missing between parts, and where two recordings have the run's name.
+    parts: readers of what each collector holds of the rank. Sessions before the last one that
+        recorded the rank anew are left out. Raises StoreError where records are missing between
+        parts, and where two recordings have the run's name.
     """
     writers = _writers(parts)
     shares: dict[object, list[Share]] = {}
@@ -74,10 +75,10 @@ def sessions_of(parts: Sequence[RankReader], run: str) -> list[WriterSession]:
 
 
 def has_ended(parts: Sequence[RankReader]) -> bool:
-    """Whether the last session of a rank was closed, as far as these parts of the rank show.
+    """Return whether the last session of a rank was closed, as far as these parts of the rank show.
 
     Not all parts are needed: a session tells only the collector that it uses at its end that it is
-        closed.
+    closed. False where no part has an attempt.
     """
     writers = _writers(parts)
     if not writers:
@@ -90,7 +91,10 @@ def has_ended(parts: Sequence[RankReader]) -> bool:
 
 
 def _writers(parts: Sequence[RankReader]) -> dict[object, list[tuple[int, Attempt]]]:
-    """Returns the attempts of each session, each with the index of the part that it is in."""
+    """Return the attempts of each session of a rank, each with the index of the part that it is in.
+
+    parts: readers of what each collector holds of the rank. The keys are those of `_writer`.
+    """
     attempts: dict[object, list[tuple[int, Attempt]]] = {}
     for place, part in enumerate(parts):
         for one in part.catalogue.attempts:
@@ -99,7 +103,10 @@ def _writers(parts: Sequence[RankReader]) -> dict[object, list[tuple[int, Attemp
 
 
 def _writer(place: int, attempt: Attempt) -> object:
-    """Returns a key that is equal for the attempts of one session, in whichever parts they are."""
+    """Return a key that is equal for the attempts of one session, in whichever parts they are.
+
+    place: the index of the part that `attempt` is in; a part is what one collector holds of a rank.
+    """
     return attempt.claim if attempt.begins else (place, attempt.number)
 
 
@@ -112,7 +119,7 @@ def _check_whole(hole: tuple[int, int] | None, where: str) -> None:
 
 
 def _began(attempts: Sequence[tuple[int, Attempt]]) -> tuple[int, int]:
-    """Returns the key by which sessions are ordered: the job's restarts, then the start time."""
+    """Return the key by which sessions are ordered: the job's restarts, then the start time."""
     restarts = [attempt.restart or 0 for _, attempt in attempts]
     return min(restarts), min(attempt.started_ns for _, attempt in attempts)
 

@@ -20,9 +20,10 @@ __all__ = ["Share", "Span", "missing", "spans"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Share:
-    """The records first … end - 1 of one session that one part holds, as its attempt `attempt`.
+    """The records first … end - 1 of one session that one part of a rank holds.
 
-    place: the index of the part.
+    A part is what one collector holds. place: the index of the part. attempt: the number of the
+    session's attempt in that part.
     """
 
     first: int
@@ -41,9 +42,10 @@ class Span:
 
 
 def spans(shares: Iterable[Share]) -> list[Span]:
-    """Returns from which share each record is read, in the order of the records.
+    """Return from which share each record of a session is read, in the order of the records.
 
-    A record that several shares hold is read from the share that begins last.
+    A share is what one part of the rank (at one collector) holds of them. A record that several
+    shares hold is read from the share that begins last; one that none holds is left out.
     """
     ordered = sorted(shares)
     bounds = sorted({bound for one in ordered for bound in (one.first, one.end)})
@@ -58,10 +60,11 @@ def spans(shares: Iterable[Share]) -> list[Span]:
 
 
 def missing(shares: Sequence[Share], known: Sequence[Span]) -> tuple[int, int] | None:
-    """Returns the first hole (first, end): records first … end - 1 that no part holds.
+    """Return the first hole (first, end): records first … end - 1 of a session that no part holds.
 
-    A hole counts only if a later part begins behind it; None where there is none. All records
-    before the first record of a part were acknowledged, so some collector must have them.
+    known: what `spans` returned for `shares`. A hole counts only if a later part begins behind it;
+        None where there is none. All records before the first record of a part were acknowledged,
+        so some collector must have them.
     """
     due = 0
     for first, end in (*((one.first, one.end) for one in known), (_begin(shares), 0)):

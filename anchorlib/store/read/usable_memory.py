@@ -13,7 +13,7 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def memory_here(process: Path = _PROCESS, groups: Path = _GROUPS) -> int:
-    """Returns the bytes of memory of the machine or, where that is less, of the control group.
+    """Return the bytes of memory of the machine or, where that is less, of the control group.
 
     process: the file that names the control groups of this process, each in a line
         "number:controllers:path". groups: where Linux shows the groups of version 2, and those of
@@ -28,7 +28,7 @@ def memory_here(process: Path = _PROCESS, groups: Path = _GROUPS) -> int:
 
 
 def _limits(line: str, groups: Path) -> Iterator[int]:
-    """Yields the memory limits of one control group and of all groups around it.
+    """Yield the memory limits of one control group and of all groups around it.
 
     line: the group, as a line of /proc/self/cgroup names it.
     """

@@ -24,9 +24,9 @@ _CHUNK: Final = "c."  # begins the chunk files of a live rank; a sealed rank's a
 
 
 def archived_run(note: ArchiveNote) -> Location:
-    """Returns the location of a run in the archive that its note names.
+    """Return the location of a run in the archive that its note (`ArchiveNote`) names.
 
-    Raises RunNotFoundError where the archive does not have it.
+    Raises RunNotFoundError where the archive does not have the run.
     """
     location = run_within(locate_store(note.place), f"{note.run}{_SUFFIX}")
     if has_ranks(location):
@@ -39,7 +39,7 @@ def archived_run(note: ArchiveNote) -> Location:
 class ArchivedRuns:
     """Reads runs that were archived and removed here from their archives, by keys of the store.
 
-    A store has a note of each archived run, which says where its archive is.
+    A store has a note of each archived run, a file that says where its archive is.
     """
 
     def __init__(self, root: Path) -> None:
@@ -50,9 +50,10 @@ class ArchivedRuns:
         self._reading = Lock()
 
     def get(self, key: str, start: int, length: int | None) -> bytes | None:
-        """Returns bytes of an archived run's file, as `Location.get` does; None for no such file.
+        """Return bytes of an archived run's file, as `Location.get` does; None for no such file.
 
-        Raises CollectorError where the archive cannot be reached.
+        key: as in the store, "run1.zarr/rank0/…". Raises CollectorError where the archive cannot be
+            reached.
         """
         folder, _, inside = key.partition("/")
         archived = self._archived(folder) if inside else None
@@ -70,14 +71,14 @@ class ArchivedRuns:
         return self._as_it_was(archived, inside, start, length) if data is None else data
 
     def folders(self) -> list[str]:
-        """Returns the folders of all archived runs, written as in a listing of the store."""
+        """Return the folders of all archived runs, written as in a listing of the store."""
         return [f"{run}{_SUFFIX}/" for run in noted_runs(self._root)]
 
     def list(self, key: str) -> list[str]:
-        """Returns the names in a folder of an archived run; empty for other runs.
+        """Return the names in a folder of an archived run; empty for other runs.
 
-        A run counts as archived here if it has a note of its archive and none of its files is in
-        the store.
+        A run counts as archived here if the store has a note of it, a file that says where its
+        archive is, and none of its files.
         """
         folder, _, inside = key.partition("/")
         archived = self._archived(folder)
@@ -92,7 +93,7 @@ class ArchivedRuns:
     def _as_it_was(
         self, archived: tuple[Location, ArchiveNote], inside: str, start: int, length: int | None
     ) -> bytes | None:
-        """Returns bytes of a chunk file of a live rank, rebuilt from the rank's archived rows.
+        """Return bytes of a chunk file of a live rank, rebuilt from the rank's archived rows.
 
         None for other files. A reader that opened the run before it was archived asks for such
         files until it opens the run again.
@@ -111,10 +112,10 @@ class ArchivedRuns:
             return known.get(key, start, length)
 
     def _archived(self, folder: str) -> tuple[Location, ArchiveNote] | None:
-        """Returns the archived folder of a run that is in its archive alone, and its note.
+        """Return the archived folder of a run that is in its archive alone, and its note.
 
-        folder: the run's folder, "run1.zarr". None for runs whose files are here, or without a
-            note.
+        folder: the run's folder, "run1.zarr". A note is the file that says where a run was
+            archived. None for runs whose files are here, or without a note.
         """
         run = folder.removesuffix(_SUFFIX)
         if not run or run == folder or (self._root / folder).is_dir():
@@ -135,7 +136,7 @@ class ArchivedRuns:
 
 
 def _is_ours(name: str, note: ArchiveNote) -> bool:
-    """Whether a name in the archive's folder belongs to the run as this store recorded it.
+    """Return whether a name in the archive's folder belongs to the run as this store recorded it.
 
     The folder may hold other files and ranks of other collectors too, and these must not be given
     out.

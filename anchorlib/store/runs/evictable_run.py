@@ -27,16 +27,16 @@ class EvictableRun(LocalLocation):
         self._archive = ArchivedRuns(real.parent)
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file."""
+        """Return up to `length` bytes of the file at `key` from `start` on; None for no file."""
         data = super().get(key, start, length)
         if data is not None or not self._is_gone:
             return data
         return self._archive.get(self._key(key), start, length)
 
     def read_into(self, key: str, start: int, out: memoryview) -> int | None:
-        """Fills `out` with bytes of the file at `key` from `start` on.
+        """Fill `out` with bytes of the file at `key` from `start` on.
 
-        Returns how many bytes there were, None where there is no file.
+        Return how many bytes there were, None where there is no file.
         """
         done = super().read_into(key, start, out)
         if done is not None or not self._is_gone:
@@ -47,13 +47,13 @@ class EvictableRun(LocalLocation):
         return None if data is None else len(data)
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
         names = super().list(prefix)
         # Names that were listed while the folder was deleted may be a part of the run's.
         return self._archive.list(self._key(prefix)) or names if self._is_gone else names
 
     def __reduce__(self) -> tuple[type[EvictableRun], tuple[Path]]:
-        """Pickles the path alone: in another process the run opens its archive by itself."""
+        """Pickle the path alone: in another process the run opens its archive by itself."""
         return EvictableRun, (self.root,)
 
     @property

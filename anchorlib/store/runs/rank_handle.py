@@ -30,7 +30,7 @@ _GROWING: Final = threading.Lock()
 
 
 def asked(run: str | Path, store: str | Path | None) -> tuple[str, str | None]:
-    """Returns the run and store in a form that `find_run` understands in any other process.
+    """Return the run and store in a form that `find_run` understands in any other process.
 
     Defaults are filled in and paths are made absolute. The store is None where `run` says it all.
     """
@@ -58,7 +58,7 @@ class Pin:
     rows: int
 
     def reader(self) -> RankReader:
-        """Opens the rank in this process; returns its reader, which stays open for later calls.
+        """Open the rank in this process; return its reader, which stays open for later calls.
 
         Raises RunNotFoundError, CollectorError, and StoreError where another rank is in its place.
         """
@@ -83,9 +83,10 @@ class Pin:
 
 @lru_cache(maxsize=OPENED)
 def _opened(asked: tuple[str, str | None], rank: int, _uid: str) -> RunReader:
-    """Returns the run, with this rank open; the last OPENED results are cached.
+    """Return a reader of the run, with this rank open; the last OPENED results are cached.
 
-    _uid: a part of the cache's key, so that a later recording under the name is opened anew.
+    asked: the run and store, as `find_run` takes them. _uid: a part of the cache's key, so that a
+        later recording under the name is opened anew.
     """
     stored_run = find_run(*asked)
     run = RunReader(stored_run.location, stored_run.name, asked)
@@ -94,7 +95,7 @@ def _opened(asked: tuple[str, str | None], rank: int, _uid: str) -> RunReader:
 
 
 def pin_of(reader: RankReader) -> Pin:
-    """Returns a description by which another process finds this rank.
+    """Return a description by which another process finds this rank.
 
     Raises UnsupportedError where the rank was not opened by the name of its run.
     """
@@ -107,11 +108,14 @@ def pin_of(reader: RankReader) -> Pin:
 
 
 def packed_rows(rows: Array) -> bytes:
-    """Returns row numbers compressed, by their differences, which are mostly equal in a series."""
+    """Return row numbers as compressed bytes, to be sent to another process.
+
+    They are compressed by their differences, which are mostly equal in a series.
+    """
     return zlib.compress(np.diff(rows, prepend=0).astype("<i8").tobytes(), 1)
 
 
 def unpacked_rows(packed: bytes) -> Array:
-    """Returns the row numbers that `packed_rows` compressed."""
+    """Return the row numbers that `packed_rows` compressed."""
     rows: Array = np.cumsum(np.frombuffer(zlib.decompress(packed), "<i8"), dtype=np.int64)
     return rows

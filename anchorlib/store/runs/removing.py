@@ -55,7 +55,7 @@ __all__ = [
 
 
 def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int:
-    """Removes a run; returns the bytes of disk that this freed.
+    """Remove a run; return the bytes of disk that this freed.
 
     One rename takes the run out of the store, then its files are deleted. Where the run's folder is
     a link, the link is removed and the folder that it leads to stays.
@@ -85,9 +85,11 @@ def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int
 
 
 def forget_run(store: Path, run: str) -> None:
-    """Drops the note of a run whose files are in its archive alone; the archive keeps them.
+    """Delete a store's note of an archived run, so that this store does not list the run any more.
 
-    Raises RunBusyError where the run is being recorded anew, StoreError where the disk fails.
+    A note is the file that says where a run was archived; here the run has no other files. The
+    archive keeps its own. Raises RunBusyError where the run is being recorded anew, StoreError
+    where the disk fails.
     """
     check_stored_run_name(run)
     with store_errors(f"cannot forget run {run!r} of {escape(str(store))}"), whole_run(store, run):
@@ -98,10 +100,11 @@ def forget_run(store: Path, run: str) -> None:
 
 
 def evict_run(store: Path, note: ArchiveNote) -> int:
-    """Removes the files of an archived run and keeps its note; returns the bytes freed.
+    """Remove the files of an archived run; return the bytes of disk that this freed.
 
-    Raises RunBusyError where a living process writes the run, or where it has changed since it was
-    archived (resumed, or recorded anew); otherwise what `remove_run` raises.
+    The store keeps its note, the file that says where the run was archived: readers find the run by
+    it. Raises RunBusyError where a living process writes the run, or where it has changed since it
+    was archived (resumed, or recorded anew), RunNotFoundError, StoreError.
     """
     folder = run_directory(store, note.run)
     with store_errors(f"cannot remove run {note.run!r} of {escape(str(store))}"):
@@ -115,10 +118,11 @@ def evict_run(store: Path, note: ArchiveNote) -> int:
 
 
 def note_archived(store: Path, note: ArchiveNote) -> None:
-    """Notes that a run is archived; its files here must still be those that were sent.
+    """Write the note (file) that says where a run is archived, if the run has not changed since.
 
-    Raises RunBusyError where a living process writes the run, or where it has changed since it was
-    sent (resumed, or recorded anew); otherwise as `remove_run`.
+    note: what to write; it says which state of each rank was sent. Raises RunBusyError where a
+        living process writes the run, or where it has changed since it was sent (resumed, or
+        recorded anew), RunNotFoundError, StoreError.
     """
     run, folder = note.run, run_directory(store, note.run)
     with store_errors(_unnoted(store, run)), whole_run(store, run):
@@ -132,10 +136,10 @@ def note_archived(store: Path, note: ArchiveNote) -> None:
 
 
 def note_moved(store: Path, known: ArchiveNote, note: ArchiveNote) -> None:
-    """Replaces the note `known` by `note`, for a run whose files are in its archive alone.
+    """Replace the note `known`, which says where a run is archived, by `note`.
 
-    Raises RunBusyError where the run is recorded anew, or its note was changed meanwhile,
-    StoreError where the disk fails.
+    It is for a run whose files are in its archive alone. Raises RunBusyError where the run is
+    recorded anew, or its note was changed meanwhile, StoreError where the disk fails.
     """
     run = note.run
     with store_errors(_unnoted(store, run)), whole_run(store, run):
@@ -157,7 +161,7 @@ def _parts_of(folder: Path, run: str) -> dict[PartKey, tuple[str, int, int]]:
 
 
 def remove_rank(store: Path, run: str, rank: int) -> int:
-    """Removes one rank of a run; returns the bytes of disk that this freed.
+    """Remove one rank of a run; return the bytes of disk that this freed.
 
     Raises RunNotFoundError, RunBusyError where a living process writes the run, StoreError.
     """
@@ -172,7 +176,7 @@ def remove_rank(store: Path, run: str, rank: int) -> int:
 
 
 def rename_run(store: Path, run: str, name: str) -> None:
-    """Gives a run another name.
+    """Give a run another name; forget under its old name where it was archived.
 
     Raises RunNotFoundError, OptionError for a run that left for its archive meanwhile,
     RunExistsError where the name is taken, RunBusyError where a living process writes a run of
@@ -199,7 +203,7 @@ def rename_run(store: Path, run: str, name: str) -> None:
 
 
 def place_run(store: Path, made: Path, name: str) -> None:
-    """Moves a finished run from elsewhere on the same file system into a store, under this name.
+    """Move a finished run from elsewhere on the same file system into a store, under this name.
 
     Raises RunExistsError where the name is taken, RunBusyError, InvalidNameError, StoreError.
     """
@@ -209,7 +213,7 @@ def place_run(store: Path, made: Path, name: str) -> None:
 
 
 def written_ns(run: RunReader) -> int:
-    """Returns when a run was last written to, in nanoseconds since the epoch.
+    """Return when a run was last written to, in nanoseconds since the epoch.
 
     This is the newest time at which a rank was made, an attempt began or a rank's last record was
     observed. It is never in the future, even where a recording machine's clock was ahead.
@@ -218,7 +222,11 @@ def written_ns(run: RunReader) -> int:
 
 
 def newest_ns(readers: Iterable[RankReader]) -> int:
-    """Returns when any of these ranks or parts was last written to, as `written_ns` defines it."""
+    """Return when any of these ranks was last written to, in nanoseconds since the epoch.
+
+    readers: of ranks or parts of ranks. This is the newest time at which one was made, an attempt
+        began or its last record was observed; 0 without readers, and never in the future.
+    """
     times = [0]
     for reader in readers:
         times += [reader.catalogue.created_ns]
@@ -230,7 +238,10 @@ def newest_ns(readers: Iterable[RankReader]) -> int:
 
 
 def _is_alone(store: Path, run: str) -> bool:
-    """Whether a run is in its archive alone: the store has a note of it and none of its files."""
+    """Return whether a run is in its archive alone.
+
+    That is, the store has none of its files, but a note that says where it was archived.
+    """
     return not os.path.lexists(run_directory(store, run)) and note_of(store, run) is not None
 
 
@@ -251,10 +262,11 @@ def _written(folder: Path, run: str) -> int:
 
 
 def _renamed(old: Path, new: Path) -> bytes | None:
-    """Returns the run's zarr.json under its new name; None where the old one names no author.
+    """Return the zarr.json that a run has under its new name, with its present author.
 
-    A zarr.json that cannot be read stays as it is: made again without an author, it would let
-    anyone continue the run.
+    old, new: the run's directories. None where the present zarr.json cannot be read, or there is
+        neither one nor a rank. Then it stays as it is: made again without an author, it would let
+        anyone continue the run.
     """
     try:
         author = run_author(old)
@@ -264,7 +276,7 @@ def _renamed(old: Path, new: Path) -> bytes | None:
 
 
 def _move(old: Path, new: Path, name: str) -> None:
-    """Renames a folder; raises RunExistsError where a run or a note has the new name."""
+    """Rename a folder; raise RunExistsError where a run has the new name, here or in an archive."""
     if os.path.lexists(new) or note_of(new.parent, name) is not None:
         raise RunExistsError(
             f"there is a run {name!r} in {escape(str(new.parent))} already: take another name, or "

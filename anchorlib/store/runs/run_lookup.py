@@ -55,7 +55,8 @@ SUFFIX = ".zarr"
 class FoundRun:
     """A run's name, and the location from which it is read; keys are relative to the run.
 
-    archive: the archive that has the run, where the store has nothing of it but a note; else "".
+    archive: the address of the archive that has the run, where the store has no files of it; else
+        "".
     """
 
     name: str
@@ -64,14 +65,18 @@ class FoundRun:
 
 
 def as_zarr(location: Location) -> Store:
-    """Returns the location as a read-only zarr store, for zarr-python and xarray."""
+    """Return the location as a read-only zarr store, for zarr-python and xarray."""
     from anchorlib.store.locations.zarr_view import LocationStore  # which loads zarr
 
     return LocationStore(location)
 
 
 def list_runs(store: Location) -> list[str]:
-    """Returns the names of the runs in a store, sorted; archived runs with a note are included."""
+    """Return the names of the runs in a store, sorted.
+
+    In a directory they include runs that were archived and removed, as long as it notes where they
+    are.
+    """
     folders = (name.removesuffix("/") for name in store.list("") if name.endswith(f"{SUFFIX}/"))
     runs = (folder for folder in folders if _may_be_run(folder))
     names = {f.removesuffix(SUFFIX) for f in runs if _is_run(run_within(store, f))}
@@ -81,10 +86,10 @@ def list_runs(store: Location) -> list[str]:
 
 
 def archived_alone(run: str, store: str | Path | None = None) -> tuple[Path, ArchiveNote] | None:
-    """Returns store and note of a run whose files are in its archive alone; None for others.
+    """Return store and note of a run whose files are in its archive alone; None for other runs.
 
-    The archive itself is not asked: it may have moved, or be gone. Raises StoreError for a damaged
-        note.
+    A note is the file that says where a run was archived. The archive itself is not asked: it may
+    have moved, or be gone. Raises StoreError for a damaged note.
     """
     where = store_text(store)
     if "://" in run or "://" in where or names_path(run) or not _may_be_run(run):
@@ -95,7 +100,7 @@ def archived_alone(run: str, store: str | Path | None = None) -> tuple[Path, Arc
 
 
 def has_run(store: Path, run: str) -> bool:
-    """Whether the store in directory `store` has ranks of a run of exactly this name.
+    """Return whether the store in directory `store` has ranks of a run of exactly this name.
 
     Raises StoreError where the directory cannot be read.
     """
@@ -104,9 +109,10 @@ def has_run(store: Path, run: str) -> bool:
 
 
 def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
-    """Finds the run that `run` names: a name in `store`, a path, or an address that ends in a name.
+    """Find the run that `run` names: a name in `store`, a path, or an address that ends in a name.
 
-    Raises RunNotFoundError, with suggestions.
+    store: is used for a name alone; None means ANCHOR_STORE, else "anchors". Raises
+        RunNotFoundError, with suggestions, OptionError, CollectorError.
     """
     text = str(run)
     if "://" in text:
@@ -122,7 +128,7 @@ def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
 
 
 def names_path(run: str) -> bool:
-    """Whether the text is the path of a run (or "." or ".."), so that no store is searched."""
+    """Return whether a text is the path of a run (or "." or ".."), so that no store is searched."""
     return os.sep in run or run.endswith(SUFFIX) or run in (".", "..")
 
 
@@ -158,7 +164,7 @@ def _in_store(name: str, store: Location, where: str) -> FoundRun:
 
 
 def _is_run(location: Location) -> bool:
-    """Whether there are ranks at a location; True also if that cannot be read.
+    """Return whether there are ranks at a location; True also if that cannot be read.
 
     Opening the run then reports what is wrong.
     """

@@ -37,10 +37,11 @@ DEFAULT_STORE = "anchors"
 
 
 def locate_store(store: str | Path | None = None) -> Location:
-    """Returns the location of a store; None means ANCHOR_STORE, else "anchors".
+    """Return the location of a store; None means the variable ANCHOR_STORE, else "anchors".
 
     Raises OptionError for an address of an unknown kind, RunNotFoundError where a directory does
-    not exist. A collector is not asked here, so CollectorError comes with the first read.
+    not exist or is a run. A collector is not asked here, so CollectorError comes with the first
+    read.
     """
     text = store_text(store)
     if is_object_url(text):
@@ -59,18 +60,21 @@ def locate_store(store: str | Path | None = None) -> Location:
 
 
 def store_text(store: str | Path | None) -> str:
-    """Returns the store as text; None means ANCHOR_STORE, else "anchors"."""
+    """Return the store as text; None means the variable ANCHOR_STORE, else "anchors"."""
     return str(store if store is not None else os.environ.get("ANCHOR_STORE") or DEFAULT_STORE)
 
 
 def object_store(text: str) -> tuple[Location, str]:
-    """Returns the object store in the URL of a run, and the run's name. Raises OptionError."""
+    """Return the location of the store that the URL of a run names, and the run's name.
+
+    The name is "" where the URL is that of a bucket. Raises OptionError, MissingExtraError.
+    """
     address, name = parse_object_url(text).split()
     return object_location(address), name
 
 
 def collector_store(text: str) -> tuple[Location, str | None]:
-    """Returns the collectors in a URL as a location, and the run's name, None without one.
+    """Return the collectors in a URL as a location, and the run's name, None without one.
 
     Raises OptionError for a URL that is not of collectors.
     """
@@ -91,12 +95,15 @@ def collector_store(text: str) -> tuple[Location, str | None]:
 
 
 def run_within(store: Location, folder: str) -> Location:
-    """Returns the location of a run's folder; in a local store that folder may be a link."""
+    """Return the location of a run's folder; in a local store that folder may be a link."""
     if isinstance(store, LocalLocation):
         return LocalLocation(store.root / folder)
     return Within(store, folder)
 
 
 def has_ranks(location: Location) -> bool:
-    """Whether there is a rank at `location`, which is that of a run."""
+    """Return whether there is a rank at `location`, so that it is the location of a run.
+
+    Names of folders and files are looked at, nothing is opened.
+    """
     return any(rank_of(name.rstrip("/")) is not None for name in location.list(""))

@@ -68,7 +68,7 @@ class TensorTree:
             self._parts.setdefault(reader.rank, []).append(ShownRows(reader, entry, rows))
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file."""
+        """Return up to `length` bytes of the file at `key` from `start` on; None for no file."""
         folder, _, name = key.rpartition("/")
         node = self._node(folder)
         if node is None:
@@ -82,7 +82,7 @@ class TensorTree:
         return data[start:] if length is None else data[start : start + length]
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
         node = self._node(prefix.strip("/"))
         if node is None:
             return []
@@ -102,7 +102,7 @@ class TensorTree:
         return ZarrNode(group_json(stamp(tensors_of=self._run)), ranks)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles names and row numbers, by which another process opens the run itself.
+        """Pickle names and row numbers, by which another process opens the run itself.
 
         Raises UnsupportedError where another process could not find the run.
         """
@@ -115,7 +115,11 @@ class TensorTree:
 
 
 def _opened(run: str, pickled: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
-    """Unpickles a tree: opens its ranks in this process."""
+    """Return the tree that was pickled, after opening its ranks in this process.
+
+    pickled: for each series a pin (how to find its rank), its number in the rank, and its row
+        numbers, compressed.
+    """
     parts = []
     for pin, number, rows in pickled:
         reader = pin.reader()
@@ -125,7 +129,7 @@ def _opened(run: str, pickled: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
 
 @dataclass(frozen=True, slots=True)
 class ShownRows:
-    """The rows of one series that a tensor tree shows."""
+    """The records of one series that a tensor tree (a run shown as zarr) has, by row number."""
 
     reader: RankReader
     entry: SeriesEntry
@@ -149,7 +153,10 @@ def _rank(parts: Sequence[ShownRows]) -> ZarrNode:
 
 
 def _tensors(parts: Sequence[ShownRows]) -> ZarrNode:
-    """Returns the group of a rank's tensors, each under the path segment of its name."""
+    """Return the zarr group of a rank's tensors, each under the path segment of its name.
+
+    parts: the series of the rank.
+    """
     named: dict[str, list[ShownRows]] = {}
     for part in parts:
         named.setdefault(part.entry.name, []).append(part)
@@ -166,7 +173,10 @@ def _tensors(parts: Sequence[ShownRows]) -> ZarrNode:
 
 
 def _tensor(parts: Sequence[ShownRows]) -> ZarrNode:
-    """Returns the group of one tensor: a group for each kind, and for further modes of a kind."""
+    """Return the zarr group of one tensor: a group for each kind, and for further modes of a kind.
+
+    parts: the tensor's series on one rank.
+    """
     children: dict[str, Child] = {}
     for part in parts:
         kind, mode = part.entry.kind, part.entry.mode
@@ -176,7 +186,10 @@ def _tensor(parts: Sequence[ShownRows]) -> ZarrNode:
 
 
 def _series(part: ShownRows) -> ZarrNode:
-    """Returns the group of one series: arrays of values, one a dtype and shape, and labels."""
+    """Return the group of one series: arrays of values, one for each dtype and shape, and labels.
+
+    Labels are the step, pass and call of each record. Records without values are left out.
+    """
     reader, entry = part.reader, part.entry
     about = stamp(name=entry.name, kind=entry.kind, mode=entry.mode)
     kept = part.rows[reader.kept(part.rows)]
@@ -191,9 +204,9 @@ def _series(part: ShownRows) -> ZarrNode:
 
 
 def _layouts(reader: RankReader, rows: Array) -> dict[tuple[str, tuple[int, ...]], Array]:
-    """Groups rows by dtype and shape, in order of appearance.
+    """Return, for each (dtype, shape) among these rows, the indices into `rows` with it.
 
-    The values are indices into `rows`.
+    The pairs come in order of appearance.
     """
     shapes, codes = reader.shape_codes(rows)
     pairs = list(zip(reader.dtypes(rows), codes.tolist(), strict=True))
@@ -213,7 +226,7 @@ def _label(source: tuple[RankReader, str, Array, str]) -> ZarrNode:
 
 
 def rows_together(rows: int, nbytes: int) -> int:
-    """Returns how many of `rows` records, of `nbytes` bytes each, share a chunk."""
+    """Return how many records, of `nbytes` bytes each, share a chunk, at most `rows`."""
     return min(rows_per_chunk(nbytes), rows)
 
 

@@ -37,8 +37,8 @@ class SealedArray:
         of the live rank.
     columns: the names of a stack's columns.
     rows: how many rows a chunk file of the live rank held.
-    sorted_by: the key of the labels that say in which row of the live rank each record was; None
-        where records are in the order of the live rank.
+    sorted_by: None where records are in the order of the live rank; else the key of the array that
+        says in which row of the live rank each record was.
     """
 
     key: str
@@ -50,7 +50,7 @@ class SealedArray:
     sorted_by: str | None = None
 
     def entry(self) -> dict[str, Any]:
-        """Returns the array's entry in `sealed.json`."""
+        """Return the array's entry in `sealed.json`."""
         entry: dict[str, Any] = {
             "dtype": self.dtype.str,
             "shape": self.grid.shape,
@@ -65,7 +65,7 @@ class SealedArray:
 
     @classmethod
     def read(cls, key: str, entry: Mapping[str, Any]) -> SealedArray:
-        """Parses an entry of `sealed.json`; key: the array's key.
+        """Parse an entry of `sealed.json`; key: the array's key.
 
         Raises ValueError, KeyError or TypeError for an entry that describes no array.
         """
@@ -98,7 +98,7 @@ class Written:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def document(self) -> bytes:
-        """Returns the zarr.json of the array."""
+        """Return the zarr.json of the array."""
         array, grid = self.array, self.array.grid
         shape = ArrayShape(array.dtype, grid.shape, grid.shard, self.dimensions, self.attributes)
         document = json.loads(array_json(shape))
@@ -107,7 +107,7 @@ class Written:
         return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
 
     def shards(self, elements: Elements) -> Iterator[tuple[str, Sequence[Buffer]]]:
-        """Yields each shard's key in the rank and its bytes, in the order of the elements.
+        """Yield each shard's key in the rank and its bytes, in the order of the elements.
 
         elements: a function that returns elements start … stop - 1, flat, in C order; it is called
             with ascending ranges.
@@ -136,7 +136,7 @@ class Written:
 
 
 def _full(data: Array, grid: Grid) -> Array:
-    """Returns a chunk's elements, filled up with zeros to the size of a chunk."""
+    """Return a chunk's elements, filled up with zeros to the size of a chunk."""
     if len(data) == grid.chunk_elements:
         return data
     # Only the last chunk on a line is short, and its missing elements come behind the others.

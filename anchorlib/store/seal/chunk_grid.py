@@ -33,16 +33,20 @@ class Grid:
 
     @classmethod
     def of(cls, shape: tuple[int, ...], itemsize: int) -> Grid:
-        """Returns the grid for an array of this shape, with chunks and shards of suitable sizes."""
+        """Return the grid for an array of this shape, with chunks and shards of suitable sizes.
+
+        itemsize: bytes of an element.
+        """
         chunk = _cut(shape, (1,) * len(shape), CHUNK_BYTES // itemsize)
         whole = tuple(-(-size // step) * step for size, step in zip(shape, chunk, strict=True))
         return cls(shape, chunk, _cut(whole, chunk, SHARD_BYTES // itemsize))
 
     def check(self, itemsize: int) -> None:
-        """Raises ValueError where chunks or shards are not cut as this module's docstring says.
+        """Raise ValueError where chunks or shards are larger than allowed, or cut in another way.
 
-        Also where they are larger than allowed: a chunk is decompressed as a whole, so a forged
-            size could take any amount of memory.
+        They must be cut along one axis and extend fully along all later axes. The size is checked
+        because a chunk is decompressed as a whole, so a forged size could take any amount of
+        memory.
         """
         whole = tuple(-(-n // max(k, 1)) * k for n, k in zip(self.shape, self.chunk, strict=True))
         ones = (1,) * len(self.shape)
@@ -67,7 +71,7 @@ class Grid:
         return prod(self._per_shard)
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yields (chunk number, first element inside it, count) for elements start … stop - 1."""
+        """Yield (chunk number, first element inside it, count) for elements start … stop - 1."""
         slab, line = self._slab, self._line
         while start < stop:
             lines, at = divmod(start, line)
@@ -77,14 +81,20 @@ class Grid:
             start += count
 
     def extent(self, chunk: int) -> tuple[int, int]:
-        """Returns the range of elements of one chunk: the first, and the one behind the last."""
+        """Return the range of elements of one chunk: the first, and the one behind the last.
+
+        Elements are numbered in the array's C order.
+        """
         lines, number = divmod(chunk, self._line_chunks)
         begin = lines * self._line
         start = begin + number * self._slab
         return start, min(start + self._slab, begin + self._line)
 
     def place(self, chunk: int) -> tuple[str, int]:
-        """Returns the file name ("c/0/0") of the shard that holds a chunk, and its index there."""
+        """Return the file name ("c/0/0") of the shard that holds a chunk, and the index in it.
+
+        chunk: the number of the chunk, counted in C order.
+        """
         where = np.unravel_index(chunk, self._counts)
         shard, inside = np.divmod(where, self._per_shard)
         place = int(np.ravel_multi_index(tuple(inside), self._per_shard))
@@ -121,7 +131,7 @@ class Grid:
 
 
 def _cut(shape: tuple[int, ...], unit: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """Returns the shape of the largest part of an array, in multiples of `unit`.
+    """Return the shape of the largest part of an array, in multiples of `unit`.
 
     most: how many elements the part may have.
     """

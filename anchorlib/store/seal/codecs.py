@@ -47,7 +47,7 @@ NO_CHUNK: Final = (1 << 64) - 1
 
 
 def codec_chain(dtype: np.dtype[Any], name: str) -> list[dict[str, Any]]:
-    """Returns the codecs, as zarr.json states them, of chunks that blosc compresses with `name`."""
+    """Return the codecs, as zarr.json states them, of chunks that blosc compresses with `name`."""
     order: dict[str, Any] = {"name": "bytes"}
     if dtype.itemsize > 1:
         order["configuration"] = {"endian": "big" if dtype.str[0] == ">" else "little"}
@@ -62,7 +62,7 @@ def codec_chain(dtype: np.dtype[Any], name: str) -> list[dict[str, Any]]:
 
 
 def sharding(chunk: tuple[int, ...], codecs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the sharding codec, as zarr.json states it, for chunks of shape `chunk`.
+    """Return the sharding codec, as zarr.json states it, for chunks of shape `chunk`.
 
     codecs: those of each chunk, from `codec_chain`.
     """
@@ -77,7 +77,7 @@ def sharding(chunk: tuple[int, ...], codecs: list[dict[str, Any]]) -> dict[str, 
 
 
 def compressed(data: Array, name: str) -> list[Buffer]:
-    """Returns the bytes to store for one full chunk of contiguous elements: data, then checksum."""
+    """Return the bytes to store for one full chunk of contiguous elements: data, then checksum."""
     # A view of bytes: blosc does not take arrays of all dtypes, and its output is the same.
     raw = data.reshape(-1).view(np.uint8)
     made: bytes = _blosc().compress(raw, name.encode(), LEVEL, 2, 0, data.dtype.itemsize)
@@ -85,7 +85,7 @@ def compressed(data: Array, name: str) -> list[Buffer]:
 
 
 def expanded(stored: Buffer, out: Array) -> None:
-    """Decompresses a stored chunk into `out`, which is contiguous bytes.
+    """Decompress a stored chunk into `out`, which is contiguous bytes.
 
     Raises ValueError where the chunk is damaged or has another size than `out`.
     """
@@ -102,7 +102,7 @@ def expanded(stored: Buffer, out: Array) -> None:
 
 
 def shard_index_bytes(entries: Array) -> bytes:
-    """Returns the bytes of a shard's index, with their checksum.
+    """Return the bytes of a shard's index, with their checksum.
 
     entries: offset and size of each chunk, (chunks, 2).
     """
@@ -111,7 +111,7 @@ def shard_index_bytes(entries: Array) -> bytes:
 
 
 def parsed_shard_index(stored: Buffer) -> Array:
-    """Parses a shard's index to offsets and sizes, (chunks, 2); raises ValueError if damaged."""
+    """Parse a shard's index to offsets and sizes, (chunks, 2); raise ValueError if damaged."""
     index, check = memoryview(stored)[:-CHECK], bytes(memoryview(stored)[-CHECK:])
     if _check(index) != check:
         raise ValueError("does not fit its checksum")
@@ -119,7 +119,7 @@ def parsed_shard_index(stored: Buffer) -> Array:
 
 
 def deflated(data: bytes) -> bytes:
-    """Returns `data` compressed as a zstd frame with a checksum, as the command `zstd` does it."""
+    """Return `data` compressed as a zstd frame with a checksum, as the command `zstd` does it."""
     from numcodecs import Zstd
 
     made: bytes = Zstd(level=LEVEL, checksum=True).encode(data)
@@ -127,7 +127,7 @@ def deflated(data: bytes) -> bytes:
 
 
 def inflated(frame: bytes, most: int) -> bytes:
-    """Returns the content of a zstd frame, which must state its size.
+    """Return the content of a zstd frame, which must state its size.
 
     Raises ValueError where the frame is damaged, states no size, or one of more than `most` bytes.
     """
@@ -148,7 +148,7 @@ def inflated(frame: bytes, most: int) -> bytes:
 
 
 def _frame_size(frame: bytes) -> int:
-    """Returns the content size that a zstd frame states (RFC 8878, 3.1.1.1).
+    """Return the content size that a zstd frame states (RFC 8878, 3.1.1.1).
 
     Raises ValueError for a frame that states none, or no frame.
     """

@@ -16,7 +16,10 @@ _PART_BYTES = 16 << 20
 
 
 def sealed_faults(run: Location, sealed: Sealed) -> Iterator[str]:
-    """Yields in words which objects of a sealed rank are missing or differ in size or content."""
+    """Yield in words which objects of a sealed rank are missing or differ in size or content.
+
+    sealed: the rank's `sealed.json`, which states the size and SHA-256 of each.
+    """
     for one in sealed.objects:
         try:
             why = _fault(run, one)

@@ -35,9 +35,10 @@ MOST_STEPS: Final = 1 << 24
 
 
 def read_line(data: bytes) -> Mapping[str, Any]:
-    """Returns the JSON object in a compressed index.
+    """Return the JSON object in a compressed index.
 
-    Raises ValueError where its checksum does not fit.
+    data: the bytes of the index. Raises ValueError where they are damaged or their checksum does
+        not fit.
     """
     line = inflated(data, MOST_BYTES)
     if not line.endswith(b"\n") or not is_sound(line[:-1]):
@@ -46,7 +47,7 @@ def read_line(data: bytes) -> Mapping[str, Any]:
 
 
 def ranges_of(numbers: Sequence[int]) -> list[list[int]]:
-    """Returns ascending numbers as half-open ranges, [[start, stop], …]."""
+    """Return ascending numbers as half-open ranges, [[start, stop], …]."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and ranges[-1][1] == number:
@@ -57,7 +58,7 @@ def ranges_of(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def numbers_of(ranges: Any, most: int) -> tuple[int, ...]:
-    """Returns the numbers in ranges that `ranges_of` made; ValueError for more than `most`."""
+    """Return the numbers in ranges that `ranges_of` made; raise ValueError for more than `most`."""
     numbers: list[int] = []
     for start, stop in (map(step, items(one)) for one in items(ranges)):
         if not 0 <= stop - start <= most - len(numbers):
@@ -67,7 +68,7 @@ def numbers_of(ranges: Any, most: int) -> tuple[int, ...]:
 
 
 def loss_scale(value: Any) -> float:
-    """Returns a loss scale that an index states; raises ValueError where it is no float."""
+    """Return a loss scale that an index states; raise ValueError where it is no float."""
     if not isinstance(value, float):
         raise ValueError("a loss scale is no number")
     return value
@@ -83,11 +84,11 @@ class RankLists:
         self._known: dict[str, tuple[int, ...]] = {}
 
     def has(self, rank: int) -> bool:
-        """Whether the run has the rank `rank`."""
+        """Return whether the run has the rank `rank`."""
         return rank in self._all
 
     def of(self, ranges: Any) -> tuple[int, ...]:
-        """Returns the ranks in a list of ranges.
+        """Return the ranks in a list of half-open ranges, as `ranges_of` makes it.
 
         Raises ValueError for more ranks than the run has.
         """

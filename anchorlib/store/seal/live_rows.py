@@ -22,8 +22,10 @@ _FAR_BYTES: Final = 1 << 16  # between two rows: nearer ones are read together
 
 @dataclass(frozen=True, slots=True)
 class SealedRows(RowSource):
-    """Rows of a live rank's array, read from the sealed array that holds them.
+    """Rows of an array of a live rank, read from the sealed array that holds them.
 
+    A live rank is one as its writer wrote it; sealing makes a few compressed arrays of it for an
+    archive.
     count, shape: how many rows there are, and the shape of one row.
     places: the index of each row in the sealed array; None where the rows are in their old order.
     columns: for a stack of columns, the numbers of the columns that hold the entries of a row; else
@@ -42,13 +44,13 @@ class SealedRows(RowSource):
         return self.elements.array.dtype
 
     def span(self, start: int, stop: int) -> Array:
-        """Returns rows start … stop - 1, shape (stop - start, *shape). Raises DamagedError."""
+        """Return rows start … stop - 1, shape (stop - start, *shape). Raises DamagedError."""
         return self.pick(np.arange(start, stop))
 
     def pick(self, rows: Array) -> Array:
-        """Returns the given rows in the given order, shape (len(rows), *shape).
+        """Return the given rows in the given order, shape (len(rows), *shape).
 
-        Raises DamagedError.
+        rows: row numbers as the rank's writer counted them. Raises DamagedError.
         """
         picked = np.empty((len(rows), *self.shape), self.dtype)
         if not picked.size:
@@ -65,7 +67,7 @@ class SealedRows(RowSource):
         return picked
 
     def part(self, row: int, start: int, stop: int) -> Array:
-        """Returns elements start … stop - 1 of one row in C order, flat. Raises DamagedError."""
+        """Return elements start … stop - 1 of one row in C order, flat. Raises DamagedError."""
         if not 0 <= row < self.count:
             raise self._beyond(row)
         place = row if self.places is None else int(self.places[row])
@@ -73,9 +75,10 @@ class SealedRows(RowSource):
         return next(self.elements.spans([(first + start, first + stop)]))
 
     def _take(self, places: Array, base: int, out: Array) -> None:
-        """Fills `out`, (rows, width), with the rows at these sealed indices.
+        """Fill `out`, (rows, width), with the rows at these indices of the sealed array.
 
-        base: the element of the sealed array at which the row with index 0 begins.
+        places: the indices, at least one. base: the element of the sealed array at which the row
+            with index 0 begins.
         """
         width = out.shape[1]
         if (np.diff(places) == 1).all():
@@ -103,8 +106,10 @@ class SealedRows(RowSource):
 class FlatRows(RowSource):
     """The elements of a flat form (records of many shapes, end to end), each element as a row.
 
-    written, starts, sizes: for each record with elements, its first element in the live rank, its
-        first element in the sealed array, and how many elements it has; in the order of `written`.
+    Rows are numbered as the rank's writer wrote the elements; they are read from a sealed
+    (archived) array in another order.
+    written, starts, sizes: for each record with elements, its first element as written, its first
+        element in the sealed array, and how many elements it has; in the order of `written`.
     """
 
     elements: ShardedElements
@@ -114,10 +119,10 @@ class FlatRows(RowSource):
 
     @classmethod
     def of(cls, elements: ShardedElements, starts: Array, written: Array) -> FlatRows:
-        """Makes a FlatRows from the labels of a flat form.
+        """Make a FlatRows from where each record of a flat form (of many shapes) begins.
 
-        starts, written: each record's first element in the sealed array, ascending, and in the live
-            rank; -1 for records without elements.
+        starts, written: each record's first element in the sealed array, ascending, and as its
+            writer wrote it; -1 for records without elements.
         """
         kept = starts >= 0
         starts, written = starts[kept], written[kept]
@@ -138,11 +143,14 @@ class FlatRows(RowSource):
 
     @property
     def count(self) -> int:
-        """How many elements the live rank's array had."""
+        """How many elements the array had that the rank's writer wrote, before sealing."""
         return int((self.written + self.sizes).max(initial=0))
 
     def span(self, start: int, stop: int) -> Array:
-        """Returns elements start … stop - 1 of the live rank's array. Raises DamagedError."""
+        """Return elements start … stop - 1, as they are numbered in the array before sealing.
+
+        Raises DamagedError.
+        """
         pieces = [*self._pieces(start, stop)]
         if len(pieces) == 1:
             return next(self.elements.spans(pieces))
@@ -153,7 +161,10 @@ class FlatRows(RowSource):
         return entries
 
     def pick(self, rows: Array) -> Array:
-        """Returns the elements at these positions of the live rank's array. Raises DamagedError."""
+        """Return the elements at these positions of the array before sealing.
+
+        Raises DamagedError.
+        """
         entries = np.empty(len(rows), self.dtype)
         for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) != 1) + 1):
             if len(run):
@@ -161,11 +172,17 @@ class FlatRows(RowSource):
         return entries
 
     def part(self, row: int, start: int, stop: int) -> Array:
-        """Returns elements start … stop - 1, counted from element `row`. Raises DamagedError."""
+        """Return elements start … stop - 1, counted from element `row` of the array before sealing.
+
+        Raises DamagedError.
+        """
         return self.span(row + start, row + stop)
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yields the spans of the sealed array with elements start … stop - 1 of the live rank."""
+        """Yield the ranges of the sealed array that hold elements start … stop - 1 as written.
+
+        Each is (first, end). Raises DamagedError where an element is missing.
+        """
         at = int(np.searchsorted(self.written, start, side="right")) - 1
         while start < stop:
             offset = start - int(self.written[at]) if 0 <= at < len(self.written) else -1
@@ -181,10 +198,10 @@ class FlatRows(RowSource):
 
 
 def inverse_of(written: Array, key: str) -> Array:
-    """Returns for each row of the live rank its index in the sealed array.
+    """Return for each row, as its writer numbered it, its index in the sealed array.
 
-    written: the live row at each sealed index. key: of the array, for errors. Raises DamagedError
-        where `written` is no permutation.
+    written: for each index of the sealed array the row that its writer wrote. key: of the array,
+        for errors. Raises DamagedError where `written` is no permutation.
     """
     count = len(written)
     if count and (int(written.min()) < 0 or int(written.max()) >= count):

@@ -53,7 +53,7 @@ _MOST_BYTES: Final = 64 << 20  # of the document itself
 
 @dataclass(frozen=True, slots=True)
 class SealedObject:
-    """One object (file) of a sealed rank.
+    """One object (file) of a sealed rank, that is, of a rank compressed for an archive.
 
     key: its path below the run ("rank0/catalog/c/0"). size: in bytes. sha256: of its bytes, in hex.
     """
@@ -114,10 +114,10 @@ class Sealed:
 
 
 def read_sealed(run: Location, rank: int, part: int = 0) -> Sealed | None:
-    """Reads the `sealed.json` of a rank or part of a rank of the run at `run`, in one request.
+    """Read the `sealed.json` of a rank or part of a rank of the run at `run`, in one request.
 
-    Returns None where the rank is not sealed. Raises DamagedError where the file is damaged,
-    StoreError where a later version wrote it.
+    Return None where the rank is not sealed, that is, not compressed for an archive. Raises
+    DamagedError where the file is damaged, StoreError where a later version wrote it.
     """
     key = f"{rank_name(rank, part)}/{SEALED}"
     data = run.get(key, 0, _MOST_BYTES)
@@ -139,17 +139,17 @@ def read_sealed(run: Location, rank: int, part: int = 0) -> Sealed | None:
 
 
 def rank_document(catalogue: Catalogue) -> bytes:
-    """Returns the zarr.json of a sealed rank: as in the live rank, but with an entry "sealed"."""
+    """Return the zarr.json of a sealed (archived) rank: as before, plus an entry "sealed"."""
     attempts = [attempt_line(attempt) for attempt in catalogue.attempts]
     about = {"rank": catalogue.rank, "state": catalogue.state, "attempts": attempts}
     return group_json(stamp(**about, sealed=VERSION))
 
 
 def is_unfinished(run: Location, rank: int, part: int = 0) -> bool:
-    """Whether the sealing of a rank into `run` was begun and not finished: readers ignore the rank.
+    """Return whether the sealing of a rank into `run` was begun and not finished.
 
-    `zarr.json` is the first object that sealing writes, and its entry "sealed" distinguishes it
-    from that of a live rank.
+    Readers ignore such a rank. `zarr.json` is the first object that sealing writes, and its entry
+    "sealed" distinguishes it from that of a live rank.
     """
     folder = rank_name(rank, part)
     if run.get(f"{folder}/{SEALED}", 0, 1) is not None:

@@ -13,10 +13,10 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Target(Protocol):
-    """Stores objects; an object is complete when `put` returns, and never visible in part."""
+    """A place that stores objects; an object is complete when `put` returns, never seen in part."""
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        """Stores the parts, end to end, as the object at `key` ("rank0/catalog/c/0")."""
+        """Store the parts, end to end, as the object at `key` ("rank0/catalog/c/0")."""
         ...
 
 
@@ -34,7 +34,10 @@ class FolderTarget:
         self._fsync = fsync
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        """Stores the parts, end to end, as the file at `key` below the root; raises OSError."""
+        """Store the parts, end to end, as the file at `key` below the root.
+
+        Raises OSError.
+        """
         path = self.root / key
         if _holds(path, parts):
             return
@@ -54,7 +57,7 @@ class FolderTarget:
 
 
 def _holds(path: Path, parts: Sequence[Buffer]) -> bool:
-    """Whether the file at `path` has exactly the bytes of `parts`, end to end."""
+    """Return whether the file at `path` has exactly the bytes of `parts`, end to end."""
     try:
         if path.stat().st_size != sum(map(len, parts)):
             return False
@@ -65,7 +68,7 @@ def _holds(path: Path, parts: Sequence[Buffer]) -> bool:
 
 
 def _pieces(parts: Sequence[Buffer]) -> Iterator[memoryview]:
-    """Yields the parts in pieces of 1 MiB, so that comparing them takes little memory."""
+    """Yield the parts in pieces of 1 MiB, so that comparing them takes little memory."""
     for part in parts:
         view = memoryview(part)
         yield from (view[at : at + (1 << 20)] for at in range(0, len(view), 1 << 20))

@@ -60,10 +60,12 @@ The outline's digest leaves them out.
 
 @dataclass(frozen=True, slots=True)
 class RankDigests:
-    """The digests of one rank's visible records, by which ranks are compared without reading them.
+    """Hashes of one rank's visible records, by which ranks are compared without reading them.
 
-    outline: the digest of what a comparison reads beside values, see the module. is_traced: whether
-        any operation was traced, or could not be.
+    Records that a resumed run recorded again are not visible.
+    outline: the digest of what a comparison reads beside values: order, attempts, flags, lineage
+        (what each value was computed from), header. is_traced: whether any operation was traced, or
+        could not be.
     width: how many steps a stretch (range of steps with one digest) has. stretches: the digest of
         each stretch that has records, by its number (its first step divided by the width),
         ascending.
@@ -75,9 +77,9 @@ class RankDigests:
     stretches: Mapping[int, bytes]
 
     def of_width(self, width: int) -> RankDigests:
-        """Returns coarser digests, each of at least `width` steps.
+        """Return coarser digests, each of at least `width` steps.
 
-        width: a power of two. The digests stay as they are if they are as coarse already.
+        width: a power of two. `self` is returned if its digests are as coarse already.
         """
         digests = self
         while digests.width < width:
@@ -87,14 +89,14 @@ class RankDigests:
         return digests
 
     def bounded(self, most: int) -> RankDigests:
-        """Returns coarser digests, so that there are at most `most` of them."""
+        """Return coarser digests, so that there are at most `most` of them."""
         digests = self
         while len(digests.stretches) > most:
             digests = digests.of_width(2 * digests.width)
         return digests
 
     def document(self) -> dict[str, Any]:
-        """Returns the digests as a JSON object for an index, which `read_digests` parses."""
+        """Return the digests as a JSON object for an index, which `read_digests` parses."""
         return {
             "outline": self.outline.hex(),
             "is_traced": self.is_traced,
@@ -105,7 +107,7 @@ class RankDigests:
 
 
 def read_digests(document: Any) -> RankDigests:
-    """Parses the digests in a document that `RankDigests.document` made.
+    """Parse the digests (hashes of records by steps) in a document of `RankDigests.document`.
 
     Raises ValueError, KeyError or TypeError for any other document.
     """
@@ -125,7 +127,7 @@ def read_digests(document: Any) -> RankDigests:
 
 
 def digests_of(reader: RankRecords) -> RankDigests:
-    """Computes the digests of a rank.
+    """Compute the digests of a rank: hashes of its visible records, one for each range of steps.
 
     Raises DamagedError where its log of operations is damaged.
     """
@@ -137,7 +139,10 @@ def digests_of(reader: RankRecords) -> RankDigests:
 
 
 def _step_digests(reader: RankRecords, rows: Array) -> dict[int, bytes]:
-    """Returns the digest of each step that has records, ascending; rows: in order of execution."""
+    """Return the digest of each step that has records, by step, ascending.
+
+    rows: the row numbers of the records, in order of execution.
+    """
     step = reader.column("step")[rows]
     laid = _RecordBytes(reader)
     order = np.lexsort((*laid.places(rows), step))
@@ -153,7 +158,10 @@ def _step_digests(reader: RankRecords, rows: Array) -> dict[int, bytes]:
 
 
 def _parts(step: Array) -> Iterator[tuple[int, int]]:
-    """Yields ranges of sorted records, about `_AT_ONCE` at a time; each step is in one range."""
+    """Yield ranges (first, stop) of records, about `_AT_ONCE` at a time; no step is split.
+
+    step: the step of each record, ascending.
+    """
     first = 0
     while first < len(step):
         last = step[min(first + _AT_ONCE, len(step)) - 1]
@@ -173,9 +181,10 @@ class _RecordBytes:
         self._dtypes = _labels([[one.dtype] for one in catalogue.forms])
 
     def places(self, rows: Array) -> tuple[Array, ...]:
-        """Returns keys for `np.lexsort` (the last sorts first) that sort the records of a step.
+        """Return keys for `np.lexsort` (the last sorts first) that sort the records of a step.
 
-        Records with equal keys keep the order of execution, which tells them apart.
+        rows: the row numbers of the records. Records with equal keys keep the order of execution,
+            which tells them apart.
         """
         column = self._reader.column
         return (
@@ -185,7 +194,10 @@ class _RecordBytes:
         )
 
     def records(self, rows: Array) -> Array:
-        """Returns one row of bytes for each record."""
+        """Return a row of bytes for each record, which says all that a digest of steps covers.
+
+        That is name, kind, mode, phase, dtype, shape, pass, call and the digest of its values.
+        """
         column, reader = self._reader.column, self._reader
         shapes, codes = reader.shape_codes(rows)
         numbers = [column(name)[rows].astype("<i8") for name in ("pass_index", "call")]
@@ -204,19 +216,26 @@ class _RecordBytes:
 
 
 def _labels(values: Sequence[Sequence[Any]]) -> Array:
-    """Returns the digest of the JSON of each value: (len(values), 16) bytes."""
+    """Return the digest of the JSON of each value, as an array of bytes: (len(values), 16)."""
     raw = b"".join(_hash(b"", json.dumps(one).encode()) for one in values)
     return np.frombuffer(raw, np.uint8).reshape(-1, _SIZE)
 
 
 def _ranked(labels: Array) -> Array:
-    """Returns the rank of each label in sorted order, equal labels alike."""
+    """Return for each digest its position among the different ones in sorted order.
+
+    labels: the digests, a row of bytes each.
+    """
     _, places = np.unique(labels, axis=0, return_inverse=True)
     return np.asarray(places).reshape(-1)
 
 
 def _outline(reader: RankRecords, rows: Array) -> bytes:
-    """Returns the digest of what a comparison reads of a rank and no digest of steps covers."""
+    """Return the digest of what a comparison reads of a rank and no digest of steps covers.
+
+    That is order, attempts, flags, lineage (what each value was computed from), and the header
+    without what differs between processes. rows: the visible rows, in order of execution.
+    """
     catalogue = reader.catalogue
     shapes, codes = reader.shape_codes(rows)
     header = catalogue.attempts[-1].header if catalogue.attempts else {}
@@ -238,7 +257,10 @@ def _outline(reader: RankRecords, rows: Array) -> bytes:
 
 
 def _halved(stretches: Mapping[int, bytes]) -> dict[int, bytes]:
-    """Returns the digests of stretches of steps that are twice as long, by their numbers."""
+    """Return the digests of stretches (ranges of steps) that are twice as long, by their numbers.
+
+    stretches: the present digests, by number (first step divided by the width).
+    """
     none = bytes(_SIZE)
     return {
         number: _hash(_STEPS, *(stretches.get(2 * number + half, none) for half in (0, 1)))

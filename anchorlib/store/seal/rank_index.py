@@ -62,8 +62,9 @@ _AT_ONCE: Final = 1 << 14  # rows whose histograms are made at a time
 
 @dataclass(frozen=True, slots=True)
 class SeriesFigures:
-    """Figures over all records of one tensor, kind and mode on one rank.
+    """Totals over the visible records of one tensor, kind and mode on one rank.
 
+    Records that a resumed run recorded again are not counted.
     dtypes, shapes: the different ones, in order of appearance. first_order: the `order` of the
         first record. bytes: of stored values. minimum, maximum: over all finite elements, None
         where there are none. histogram: of all elements together. scales: the different loss scales
@@ -88,15 +89,16 @@ class SeriesFigures:
 
 @dataclass(frozen=True, slots=True)
 class RankFigures:
-    """The figures of a sealed rank, without its records: the content of its index.
+    """The totals of a sealed rank, without its records: the content of its index.
 
-    steps: steps that have records, ascending. created_ns, written_ns: when the rank was made, and
-        when its newest record was observed. bytes: of stored values, all attempts together.
+    records, bytes: how many records it has, and bytes of their stored values, all attempts
+        together. steps: steps that have records, ascending. created_ns, written_ns: when the rank
+        was made, and when its newest record was observed.
     series: in order of execution. gaps: observations that were not recorded.
-    parts: the numbers of the rank's parts that the figures are counted from.
-    is_part: whether they are figures of one part of several, and not of the complete rank.
-    digests, by_step: digests and figures of its steps; None for a part, and in an index of a
-        version that made none.
+    parts: the numbers of the rank's parts that are counted.
+    is_part: whether these are totals of one part of several, and not of the complete rank.
+    digests, by_step: hashes, and counts, extremes and histograms, of its steps; None for a part,
+        and in an index of a version that made none.
     """
 
     rank: int
@@ -116,9 +118,10 @@ class RankFigures:
 
 
 def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
-    """Reads the index of one sealed rank, or of a part of it, in one request.
+    """Read the index of one sealed (archived) rank, or of a part of it, in one request.
 
-    Returns None where there is no index. Raises DamagedError for a damaged index.
+    The index has totals of each series. Return None where there is none. Raises DamagedError for a
+    damaged index.
     """
     key = f"{rank_name(rank, part)}/{INDEX}"
     data = run.get(key, 0, MOST_BYTES)
@@ -134,7 +137,7 @@ def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
 
 
 def index_document(figures: RankFigures) -> bytes:
-    """Returns the index as one line of JSON, before it is compressed."""
+    """Return the index of a sealed rank as one line of JSON, before it is compressed."""
     document = asdict(replace(figures, digests=None, by_step=None))
     del document["parts"], document["digests"], document["by_step"]
     if not figures.is_part:
@@ -154,7 +157,7 @@ def index_document(figures: RankFigures) -> bytes:
 
 
 def figures_of(reader: RankRecords) -> RankFigures:
-    """Counts the figures of a rank from its rows.
+    """Count the totals that the index of a sealed rank holds, from the rank's rows.
 
     Raises DamagedError where its rows are damaged.
     """

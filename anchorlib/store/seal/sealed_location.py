@@ -28,8 +28,9 @@ __all__ = ["SealedRank", "rank_location"]
 class SealedRank(RowLocation):
     """The location of a sealed rank of the run at `run`; keys are relative to the rank's folder.
 
-    Chunk files of the live rank (the rank before it was sealed) are made from the sealed arrays.
-    All other files are read as they are stored. sealed: the rank's `sealed.json`.
+    A sealed rank is compressed for an archive; before, it was live, as its writer wrote it. Chunk
+    files of the live rank are made from the sealed arrays. All other files are read as they are
+    stored. sealed: the rank's `sealed.json`.
     """
 
     def __init__(self, run: Location, sealed: Sealed) -> None:
@@ -43,9 +44,9 @@ class SealedRank(RowLocation):
         self._sizes = {one.key[begin:]: one.size for one in sealed.objects}
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file.
+        """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
 
-        A chunk file of the live rank is rebuilt from sealed rows.
+        A chunk file that the rank had before it was sealed is rebuilt from its rows.
         """
         folder, _, name = key.rpartition("/")
         source, array = self.rows_of(folder), self._serving.get(folder)
@@ -61,7 +62,10 @@ class SealedRank(RowLocation):
         return _file(source, first, array.rows, start, length)
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the names in the folder at `prefix`, sorted, as the live rank had them."""
+        """Return the names in the folder at `prefix`, sorted, as they were before sealing.
+
+        The names of folders end in "/".
+        """
         source, array = self.rows_of(prefix.strip("/")), self._serving.get(prefix.strip("/"))
         if source is None or array is None:
             return self._rank.list(prefix)
@@ -69,7 +73,7 @@ class SealedRank(RowLocation):
         return sorted(["zarr.json", *(chunk_key(chunk, len(source.shape)) for chunk in chunks)])
 
     def rows_of(self, key: str) -> RowSource | None:
-        """Returns the rows of the array that was at `key` in the live rank; None for no array.
+        """Return the rows of the array that was at `key` before sealing; None where there was none.
 
         Raises DamagedError where `sealed.json` contradicts itself.
         """
@@ -81,7 +85,7 @@ class SealedRank(RowLocation):
         return self._sources[key]
 
     def faults(self) -> Iterator[str]:
-        """Yields in words what is wrong with the rank's objects; reads each object completely."""
+        """Yield in words what is wrong with the rank's objects; read each object completely."""
         return sealed_faults(self.run, self.sealed)
 
     def _source(self, array: SealedArray, key: str) -> RowSource:
@@ -111,7 +115,11 @@ class SealedRank(RowLocation):
         return SealedRows(elements, shape[0], shape[1:], order)
 
     def _label(self, key: str, name: str) -> np.ndarray[Any, Any]:
-        """Returns one column of the labels (step, …) at `key`, in the order of the sealed array."""
+        """Return one column of the labels at `key`, in the order of the sealed array.
+
+        Labels are the series, step, … of each record, stored beside its values. Raises DamagedError
+        where there is no such column.
+        """
         array = self._array(key)
         if name not in array.columns:
             raise DamagedError(f"{self.sealed.key} is damaged: {key} has no column {name}")
@@ -143,7 +151,7 @@ class SealedRank(RowLocation):
 
     @cached_property
     def _serving(self) -> Mapping[str, SealedArray]:
-        """For the key of each array of the live rank, the sealed array that holds its rows."""
+        """The sealed array that holds the rows of an array, by the key it had before sealing."""
         arrays = self._arrays.values()
         return {key: array for array in arrays for key in array.serves if key is not None}
 
@@ -152,19 +160,20 @@ class SealedRank(RowLocation):
 
 
 def rank_location(run: Location, rank: int, part: int = 0) -> Location:
-    """Returns the location of one rank of the run at `run`; sealed and live ranks are read alike.
+    """Return the location of one rank of the run at `run`, whether live or sealed for an archive.
 
-    part: the number of the part of the rank; 0 where the rank is whole.
-    Raises DamagedError where its `sealed.json` is damaged.
+    Both are read alike. part: the number of the part of the rank; 0 where the rank is whole. Raises
+    DamagedError where its `sealed.json` is damaged.
     """
     sealed = read_sealed(run, rank, part)
     return Within(run, rank_name(rank, part)) if sealed is None else SealedRank(run, sealed)
 
 
 def _file(source: RowSource, first: int, rows: int, start: int, length: int | None) -> bytes:
-    """Returns bytes of a live rank's chunk file, made from its rows; zeros behind the last row.
+    """Return bytes of a chunk file as it was before sealing, made from rows; zeros behind the last.
 
-    first: the first row in the file. rows: how many rows the file has room for.
+    first: the first row in the file. rows: how many rows the file has room for. start, length:
+        which bytes of the file; a length of None reads to its end.
     """
     width = source.dtype.itemsize * prod(source.shape)
     stop = rows * width if length is None else min(start + length, rows * width)

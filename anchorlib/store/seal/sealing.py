@@ -42,7 +42,7 @@ BYTES: Final = np.dtype("u1")
 def seal(
     run: Location, reader: RankRecords, into: Target, *, ended_elsewhere: bool = False
 ) -> Sealed:
-    """Writes a closed rank as sealed objects `into` a target; returns what `sealed.json` says.
+    """Write a closed rank as sealed objects `into` a target; return what `sealed.json` says.
 
     `sealed.json` is written last.
     run: the location whose keys begin with "rank0/"; reader: reads the rank there, or a part of it,
@@ -98,7 +98,10 @@ def _check(run: Location, reader: RankRecords, into: Target, *, ended_elsewhere:
 
 
 class _Sealing:
-    """Writes the objects of one rank and collects their description for `sealed.json`."""
+    """Writes the objects of one rank that is being sealed (compressed for an archive).
+
+    objects, arrays: their description for `sealed.json`, so far.
+    """
 
     def __init__(self, run: Location, reader: RankRecords, into: Target) -> None:
         self._name = rank_name(reader.rank, reader.part)
@@ -109,7 +112,7 @@ class _Sealing:
         self.arrays: dict[str, Mapping[str, Any]] = {}
 
     def put(self, key: str, *parts: Buffer) -> None:
-        """Stores one object, and notes its size and SHA-256 for `sealed.json`."""
+        """Store one object, and note its size and SHA-256 for `sealed.json`."""
         key = f"{self._name}/{key}"
         hasher = hashlib.sha256()
         for part in parts:
@@ -119,13 +122,13 @@ class _Sealing:
         self.objects.append(SealedObject(key, size, hasher.hexdigest()))
 
     def log(self, key: str, end: int) -> None:
-        """Stores a log of lines, the catalogue or the operations, as an array of `end` bytes."""
+        """Store a log of lines, the catalogue or the operations, as an array of `end` bytes."""
         source = StoredRows(self._rank, key, BYTES, CATALOG_CHUNK)
         array = SealedArray(key, BYTES, Grid.of((end,), 1), (key,), CATALOG_CHUNK)
         self._array(Written(array, ("byte",), TABLES), source.span)
 
     def table(self) -> None:
-        """Stores the columns of the table, stacked by dtype, and the pairs of all histograms."""
+        """Store the columns of the table, stacked by dtype, and the pairs of all histograms."""
         reader = self._reader
         self.put("records/zarr.json", group_json(stamp()))
         by_dtype: dict[np.dtype[Any], dict[str, StackedColumn]] = {}
@@ -147,7 +150,10 @@ class _Sealing:
             self._array(written, StoredRows(self._rank, key, dtype).span)
 
     def forms(self) -> None:
-        """Stores values and labels of each form (records of one dtype and shape)."""
+        """Store values and labels of each form (records of one dtype and shape).
+
+        Labels are the series, step, … of each record, in an array of their own.
+        """
         self.put("forms/zarr.json", group_json(stamp()))
         for entry in self._reader.catalogue.forms:
             form = sorted_form(self._reader, self._rank, entry)
@@ -179,7 +185,7 @@ class _Sealing:
         self._array(Written(array, axes, VALUES, stamp(dtype=entry.dtype)), form.values())
 
     def operations(self) -> None:
-        """Stores the log of traced operations, if there is one."""
+        """Store the log of traced operations, if there is one."""
         end = operation_entries(self._rank)[1]
         if end:
             self.put("ops/zarr.json", group_json(stamp()))
@@ -197,14 +203,14 @@ class _Sealing:
 
 
 def _word(dtype: np.dtype[Any]) -> str:
-    """Returns a dtype as a name: "uint64", or "uint64_big" for big-endian digests."""
+    """Return a dtype as a name: "uint64", or "uint64_big" for big-endian digests."""
     return f"{dtype.name}_big" if dtype.str[0] == ">" else dtype.name
 
 
 def _form_key(entry: Form) -> str:
-    """Returns the group for the sealed arrays of a form (one dtype and shape).
+    """Return the group for the sealed arrays of a form (one dtype and shape).
 
-    Forms of format 1, which shared groups, get one each.
+    A form of format 1, where several shared a group, gets a group of its own.
     """
     if entry.group.startswith("forms/"):
         return entry.group
@@ -218,9 +224,9 @@ def _named(reader: RankRecords, number: int) -> dict[str, str]:
 
 
 def _served(entry: Form) -> dict[str, str]:
-    """Returns for each label (step, …) of a form the key of the live array with its entries.
+    """Return, for each label of a form, the key of the array that has it before sealing.
 
-    A form is the records of one dtype and shape.
+    A form is the records of one dtype and shape; labels are the step, pass, … of each record.
     """
     served = {name: f"{entry.group}/{array}" for name, array in entry.labels}
     if entry.flat:

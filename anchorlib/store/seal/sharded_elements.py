@@ -40,7 +40,7 @@ class _LruCache:
     _bytes: int = 0
 
     def get(self, key: str, place: int = 0) -> Any:
-        """Returns the cached value; None where it was never put there, or was dropped."""
+        """Return the value cached under `key` and `place`; None where there is none."""
         entry = self._entries.get((key, place))
         if entry is None:
             return None
@@ -48,9 +48,9 @@ class _LruCache:
         return entry[0]
 
     def put(self, value: Any, nbytes: int, key: str, place: int = 0) -> None:
-        """Caches a value of `nbytes` bytes.
+        """Cache a value of `nbytes` bytes under `key` and `place`.
 
-        Drops the least recently used values beyond the limit.
+        Drop the least recently used values beyond the limit.
         """
         self._bytes += nbytes - self._entries.pop((key, place), (None, 0))[1]
         self._entries[key, place] = value, nbytes
@@ -81,7 +81,7 @@ class _ShardBytes:
 
 @dataclass(frozen=True, slots=True)
 class ShardedElements:
-    """Reads the elements of one sealed array, flat, in C order.
+    """Reads the elements of one array of a sealed (archived) rank, flat, in C order.
 
     rank: the location of the rank's objects. name: the rank's folder, for errors.
     sizes: the size of each object, by its key in the rank, from `sealed.json`.
@@ -95,7 +95,7 @@ class ShardedElements:
     caches: ShardCaches
 
     def spans(self, spans: Sequence[tuple[int, int]]) -> Iterator[Array]:
-        """Yields the elements of each span (start, stop).
+        """Yield the elements of each span (start, stop) of the array, in order, each a flat array.
 
         Raises DamagedError, naming the object.
         """
@@ -128,7 +128,7 @@ class ShardedElements:
         return elements
 
     def _stored(self, key: str, place: int, wanted: list[int]) -> memoryview:
-        """Returns the stored bytes of one chunk, still compressed.
+        """Return the stored bytes of one chunk, still compressed.
 
         key: of the shard. place: the chunk's index in it. wanted: the chunks that are also needed.
         """
@@ -143,7 +143,11 @@ class ShardedElements:
     def _end(
         self, key: str, index: Array, place: int, wanted: list[int], before: _ShardBytes | None
     ) -> int:
-        """Returns the offset where a read should end that begins with chunk `place` of a shard."""
+        """Return the offset where a read should end that begins with chunk `place` of a shard.
+
+        wanted: the chunks of the shard that are also needed. before: the bytes of the shard that
+            were read last; None without any.
+        """
         start, stop = self._extent(key, index, place)
         if before is not None and before.stop == start:  # a reader goes through the whole shard
             return self.sizes[key] - self._index_bytes

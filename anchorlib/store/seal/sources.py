@@ -29,7 +29,8 @@ class SortedForm:
     """The records of one form (of one dtype and shape, or flat: of many shapes), sorted by series.
 
     Records without a row in the form's arrays are left out.
-    rows: their rows in the table. places: their rows in the form's arrays, as written.
+    rows: their row numbers in the rank's table. places: their rows in the form's arrays, as
+        written.
     starts, sizes: in a flat form, the first element of each record as written, and how many there
         are; -1 and 0 where none are kept.
     shapes: in a flat form, the shapes as they are stored.
@@ -55,23 +56,25 @@ class SortedForm:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the sealed array of values."""
+        """The shape of the array of these values in the sealed rank."""
         if self.entry.shape is None:
             return (int(self.sizes.sum()),)
         return (len(self.rows), *self.entry.shape)
 
     @property
     def ends(self) -> Array:
-        """For each record, the offset behind its last element in the sealed array."""
+        """An array: for each record the offset behind its last element in the sealed array."""
         if self.entry.shape is None:
             ends: Array = np.cumsum(self.sizes)
             return ends
         return np.arange(1, len(self.rows) + 1) * prod(self.entry.shape)
 
     def labels(self) -> dict[str, Array]:
-        """Returns the labels (series, step, …) of the records, by name, each an int64 array.
+        """Return the labels (series, step, …) of the records, by name, each an int64 array.
 
-        The shape of a record is one label for each of its numbers.
+        "written_row" is each record's row in the form's arrays as written. In a flat form (of many
+        shapes) there are also labels for where each record's elements begin, and one for each
+        number of its shape.
         """
         reader = self.reader
         labels = {name: reader.column(name)[self.rows].astype(INT64) for name in LABELS[1:]}
@@ -85,12 +88,16 @@ class SortedForm:
         return labels
 
     def values(self) -> Values:
-        """Returns a function that reads elements of the sealed array; ranges must ascend."""
+        """Return a function that reads elements (start, stop) of the sealed rank's array.
+
+        The ranges of its calls must ascend; it raises DamagedError for values that do not fit their
+        digests.
+        """
         return Values(self)
 
 
 class Values:
-    """Reads values in the order of the sealed array, and compares each record with its digest."""
+    """Reads values in the order of the sealed rank's array, and compares each with its digest."""
 
     def __init__(self, form: SortedForm) -> None:
         self._form = form
@@ -100,9 +107,9 @@ class Values:
         self._hasher = xxhash.xxh3_128()
 
     def __call__(self, start: int, stop: int) -> Array:
-        """Returns elements start … stop - 1.
+        """Return elements start … stop - 1 of the sealed rank's array, flat; ranges must ascend.
 
-        Raises DamagedError where a record does not fit its digest.
+        Raises DamagedError where a record that ends among them does not fit its digest.
         """
         form = self._form
         size = prod(form.entry.shape or ())
@@ -118,7 +125,10 @@ class Values:
         return data
 
     def _parts(self, start: int, stop: int, size: int) -> Iterator[Array]:
-        """Yields elements of records that are too large for one shard, read piece by piece."""
+        """Yield elements start … stop - 1 of records of `size` elements, read piece by piece.
+
+        It is for records that are too large for one shard.
+        """
         while start < stop:
             record, first = divmod(start, size)
             count = min(size - first, stop - start)
@@ -127,9 +137,9 @@ class Values:
             start += count
 
     def _flat(self, start: int, stop: int) -> Iterator[Array]:
-        """Yields elements start … stop - 1 of a flat form (many shapes), record by record.
+        """Yield elements start … stop - 1 of a flat form (many shapes), record by record.
 
-        In the live rank records of other series lie between them; near records are read in one go.
+        Before sealing, records of other series lie between them; near records are read in one go.
         """
         form, values = self._form, self._form.stored.values
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
@@ -148,7 +158,10 @@ class Values:
         yield from (values.span(at, at + n) for at, n in zip(source, counts, strict=True))
 
     def _check(self, data: Array) -> None:
-        """Adds these elements to the running digest; checks each record that ends among them."""
+        """Add these elements to the running digest; compare each record that ends among them.
+
+        Raises DamagedError where a record does not fit its digest.
+        """
         raw = data.view(np.uint8).data
         at, width = 0, data.dtype.itemsize
         while at < len(data) or self._is_done():
@@ -175,7 +188,7 @@ class Values:
 
 
 def sorted_form(reader: RankRecords, location: Location, entry: Form) -> SortedForm | None:
-    """Returns the records of a form (one dtype and shape) sorted by series, then as written.
+    """Return the records of a form (one dtype and shape) sorted by series, then as written.
 
     None where no values are kept. location: of the rank. Raises DamagedError where a row of the
     form's arrays has no record, or has two.
@@ -202,7 +215,7 @@ def sorted_form(reader: RankRecords, location: Location, entry: Form) -> SortedF
 
 
 def series_ranges(numbers: Array) -> dict[int, tuple[int, int]]:
-    """Returns for each series the range [first, end) of its records.
+    """Return for each series the range [first, end) of its records.
 
     numbers: the series number of each record, sorted.
     """

@@ -20,9 +20,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class StackedColumn:
-    """One column of a stack; entries: a function that returns the entries of a range of rows.
+    """One column of a stack (columns of one dtype in one array).
 
-    serves: the key of the live rank's array with these entries; None where there was no such array.
+    entries: a function that returns the entries of a range of rows, start … stop - 1. serves: the
+        key of the array that has these entries before sealing; None where there is none.
     """
 
     entries: Elements
@@ -30,7 +31,7 @@ class StackedColumn:
 
     @classmethod
     def of(cls, entries: Array, serves: str | None) -> StackedColumn:
-        """Returns a column whose entries are in memory."""
+        """Return a column whose entries are in memory."""
         return cls(lambda start, stop: entries[start:stop], serves)
 
 
@@ -38,8 +39,8 @@ class StackedColumn:
 class Stack:
     """Columns of one dtype by their names, each with `rows` entries, to be written as one array.
 
-    is_sorted: whether its records are sorted by series; one of its columns then has their rows in
-        the live rank.
+    is_sorted: whether its records are sorted by series; one of its columns then has the row that
+        each record had before sealing.
     """
 
     key: str
@@ -49,7 +50,7 @@ class Stack:
     is_sorted: bool = False
 
     def written(self) -> Written:
-        """Returns the description of the stack's sealed array, of shape (column, record)."""
+        """Return the description of the stack's sealed array, of shape (column, record)."""
         array = SealedArray(
             self.key,
             self.dtype,
@@ -62,7 +63,7 @@ class Stack:
         return Written(array, ("column", "record"), TABLES, stamp(columns=list(self.columns)))
 
     def elements(self, start: int, stop: int) -> Array:
-        """Returns elements start … stop - 1 of the stack, which is one column after the other."""
+        """Return elements start … stop - 1 of the stack, which is one column after the other."""
         columns, at = list(self.columns.values()), 0
         entries = np.empty(stop - start, self.dtype)  # np.concatenate would lose the byte order
         while start < stop:

@@ -33,10 +33,11 @@ _AT_ONCE: Final = 1 << 14  # rows whose histograms are read at a time
 
 
 def step_figures_of(reader: RankRecords) -> StepFigures | None:
-    """Counts the figures of a rank's steps, from its visible records.
+    """Count what was recorded in each step of a rank: counts, extremes, sums and histograms.
 
-    Recorded operands of operations are left out. Returns None where there are more lines (tensors
-    and phases) than readers accept. Raises DamagedError where rows are damaged.
+    Only visible records count, and operands of traced operations do not. Return None where there
+    are more lines (one for each name, kind, mode and phase) than readers accept. Raises
+    DamagedError where rows are damaged.
     """
     rows = visible_rows(reader)
     keys, owner = _lines_of(reader, rows)
@@ -78,9 +79,9 @@ def step_figures_of(reader: RankRecords) -> StepFigures | None:
 
 
 def _lines_of(reader: RankRecords, rows: Array) -> tuple[list[LineKey], Array]:
-    """Returns the keys of all lines, ascending, and for each row the index of its line.
+    """Return the keys of all lines, ascending, and for each of `rows` the index of its line.
 
-    A line is a name, kind, mode and phase; rows that hold operands of operations get -1.
+    A line is a name, kind, mode and phase; rows that hold operands of traced operations get -1.
     """
     catalogue = reader.catalogue
     phases = catalogue.phases

@@ -58,11 +58,11 @@ class StepLine:
 
 @dataclass(frozen=True, slots=True, order=True)
 class FirstNonfinite:
-    """The first record with a NaN or an infinity, by step and order, then by rank.
+    """The first record with a NaN or an infinity, by step and execution order, then by rank.
 
-    nan, inf: how many elements are NaN and infinite, of `numel`. skipped: whether GradScaler
-        skipped the step.
-    before: how many records its rank has before this one.
+    key: its name, kind, mode and phase. nan, inf: how many elements are NaN and infinite, of
+        `numel`. skipped: whether GradScaler skipped the step.
+    before: how many of the records that are counted its rank has before this one.
     """
 
     step: int
@@ -114,7 +114,7 @@ class StepFigures:
     __hash__ = None  # type: ignore[assignment]  # arrays have none
 
     def arrays(self) -> dict[str, Array]:
-        """Returns all arrays by name, except `steps` and `stretches`."""
+        """Return all arrays by name, except `steps` and `stretches`."""
         return {
             **self.counts,
             "low": self.low,
@@ -134,7 +134,10 @@ class StepFigures:
 
 
 class StepPool:
-    """Adds up the figures of ranks one after the other; each rank may be added once."""
+    """Adds up what was counted in each step of one rank after the other.
+
+    The order of the ranks does not matter; each may be added once.
+    """
 
     def __init__(self) -> None:
         self._waiting: list[StepFigures] = []
@@ -142,7 +145,10 @@ class StepPool:
         self._is_lacking = False
 
     def add(self, part: StepFigures | None) -> None:
-        """Adds the figures of a rank; None, for a rank without figures, makes the total None."""
+        """Add the counts, extremes and histograms of a rank's steps, or of several ranks together.
+
+        None, for a rank that has none, makes `total` return None.
+        """
         if part is None or self._is_lacking:
             self._is_lacking, self._waiting = True, []
             return
@@ -152,9 +158,10 @@ class StepPool:
             self._add_up()
 
     def total(self) -> StepFigures | None:
-        """Returns the figures of all ranks together.
+        """Return counts, extremes, sums and histograms of each step over all ranks added so far.
 
-        None where no rank was added, a rank had no figures, or there are too many lines together.
+        None where no rank was added, a rank had none, or there are more lines (one for each name,
+        kind, mode and phase) than readers accept.
         """
         self._add_up()
         return self._waiting[0] if self._waiting else None
@@ -168,10 +175,11 @@ class StepPool:
 
 
 def fitting(lines: int, width: int, steps: Array) -> tuple[int | None, Array]:
-    """Returns the least width from `width` on with which there are not too many cells.
+    """Return the least width from `width` on with which there are not too many cells.
 
-    A cell is a line and a stretch of `width` steps. The second result is the stretches' numbers.
-    The width is None where there are too many lines.
+    A cell is a line (name, kind, mode, phase) in a stretch of so many steps. lines: how many lines
+    there are. steps: the steps with records. The second result is the numbers of the stretches
+    (first step divided by the width). The width is None where there are too many lines.
     """
     stretches = np.unique(steps // width)
     while lines * len(stretches) > MOST_CELLS:
@@ -226,7 +234,10 @@ def _added(parts: Sequence[StepFigures]) -> StepFigures | None:
 
 
 def _all_of(lines: Sequence[StepLine]) -> StepLine:
-    """Returns one line in place of the lines of several ranks that have equal keys."""
+    """Return one line in place of the lines of several ranks that have equal keys.
+
+    A line is what was recorded under one name, kind, mode and phase. lines: at least one.
+    """
     first = lines[0]
     return StepLine(
         first.key,

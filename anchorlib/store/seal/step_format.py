@@ -40,7 +40,10 @@ _FIRST: Final = FirstNonfinite.__slots__
 
 
 def step_figures_document(figures: StepFigures) -> dict[str, Any]:
-    """Returns the figures as a JSON object for an index, which `read_step_figures` parses."""
+    """Return what was counted in each step as a JSON object for an index.
+
+    `read_step_figures` parses it.
+    """
     first = figures.first
     return {
         "ranks": ranges_of(figures.ranks),
@@ -56,7 +59,7 @@ def step_figures_document(figures: StepFigures) -> dict[str, Any]:
 
 
 def read_step_figures(document: Any) -> StepFigures:
-    """Parses the figures in a document that `step_figures_document` made.
+    """Parse a document of `step_figures_document`: what was counted in each step.
 
     Raises ValueError, KeyError or TypeError for any other document.
     """
@@ -101,16 +104,17 @@ def read_step_figures(document: Any) -> StepFigures:
 
 
 def _packed(values: Array) -> str:
-    """Returns 8-byte numbers as text: all their first bytes, all second bytes, …, compressed."""
+    """Return 8-byte numbers as text: all their first bytes, all second bytes, …, compressed."""
     wide = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     planes = wide.view(np.uint8).reshape(-1, 8).T
     return base64.b64encode(deflated(np.ascontiguousarray(planes).tobytes())).decode()
 
 
 def _unpacked(packed: Any, dtype: Any, length: int | None = None) -> Array:
-    """Returns the array that `_packed` packed.
+    """Return the array of 8-byte numbers that `_packed` packed.
 
-    Raises ValueError where it has not `length` numbers.
+    length: how many numbers it must have; None for any. Raises ValueError for another number of
+        them.
     """
     most = MOST_BYTES if length is None else 8 * length
     raw = inflated(base64.b64decode(text(packed), validate=True), most)
@@ -124,7 +128,11 @@ def _unpacked(packed: Any, dtype: Any, length: int | None = None) -> Array:
 
 
 def _keyed(packed: Mapping[str, Any], keys: str, counts: str, most: int) -> tuple[Array, Array]:
-    """Unpacks two arrays: ascending keys from 0 to below `most`, and a count for each."""
+    """Unpack two arrays: ascending keys from 0 to below `most`, and a count for each.
+
+    packed: packed arrays by name. keys, counts: the names of the two. Raises ValueError where the
+        keys are not so.
+    """
     ascending = _unpacked(packed[keys], np.int64)
     # Neighbours are compared: a difference of two of them might not fit into 64 bits.
     if len(ascending) and (

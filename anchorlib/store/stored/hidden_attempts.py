@@ -15,7 +15,7 @@ KEYS = ("step", "pass_index", "call", "phase")
 
 
 def visible_rows(reader: RankRows, *, attempts: bool = False) -> Array:
-    """Returns the numbers of the rows that readers see, in order of execution.
+    """Return the numbers of the rows that readers see, in order of execution.
 
     A resumed run may record a coordinate (step, pass, call, phase) of a series again: then all rows
     of the last attempt there are visible, and rows of earlier attempts are not. attempts: True
@@ -39,7 +39,10 @@ def _sorted(values: Array) -> Array:
 
 
 def _group_maximum(keys: list[Array], values: Array) -> Array:
-    """Returns, for each row, the largest value among all rows with the same keys."""
+    """Return, for each row, the largest entry of `values` among all rows with the same keys.
+
+    keys: one array for each key, with an entry for each row.
+    """
     order = np.lexsort([values, *keys])
     ends = np.zeros(len(order), bool)
     ends[-1] = True

@@ -22,9 +22,10 @@ LOG: Final = "ops/log"
 
 
 def operation_entries(rank: Location) -> tuple[list[Entry], int]:
-    """Reads the log of operations of a rank; returns its entries and its length in bytes.
+    """Read the log of operations of a rank; return its entries and its length in bytes.
 
-    The length counts complete lines alone. Raises DamagedError for a line that no writer made.
+    The length counts complete lines alone; without a log the result is ([], 0). Raises DamagedError
+    for a line that no writer made.
     """
     entries: list[Entry] = []
     rest, end, chunk = b"", 0, 0

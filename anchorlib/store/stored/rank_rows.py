@@ -46,16 +46,18 @@ class RankRows(Protocol):
         """The series number of each row."""
 
     def column(self, name: str) -> Array:
-        """Returns one column over all committed rows."""
+        """Return one column over all committed rows."""
 
     def cell(self, name: str, row: int) -> Any:
-        """Returns the entry of column `name` in row `row`."""
+        """Return the entry of column `name` in row `row`."""
 
 
 def is_whole(parts: Sequence[RankRows]) -> bool:
-    """Whether `parts` is a single part that is the whole rank.
+    """Return whether `parts` is a single reader, of the whole rank.
 
-    That is, the part has number 0 and all its attempts begin with their first record.
+    parts: readers of parts of one rank, at least one. Where several collectors share a rank, each
+        holds a part; a reader is of the whole rank if its part has number 0 and all attempts in it
+        begin with their first record.
     """
     attempts = parts[0].catalogue.attempts
     return len(parts) == 1 and not any(one.first for one in attempts) and not parts[0].part

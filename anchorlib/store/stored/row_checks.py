@@ -40,9 +40,10 @@ class RowChecks:
         self._fit = np.zeros(0, np.bool_)  # rows that were found to fit before
 
     def fresh_unfit(self, rows: Array) -> list[int]:
-        """Returns those of these rows that do not fit their checksum; fitting rows are remembered.
+        """Return those of these rows (row numbers) that do not fit their checksum.
 
-        Rows that were found to fit before are not read again.
+        Rows that were found to fit before are not read again; rows without a checksum count as
+        fitting. Raises StoreError where a column cannot be read.
         """
         if len(self._fit) < self._reader.committed:
             self._fit = np.pad(self._fit, (0, self._reader.committed - len(self._fit)))
@@ -60,15 +61,18 @@ class RowChecks:
         return [row for row in unfit if row in wanted]
 
     def _with_next(self, rows: Array) -> Array:
-        """Returns these rows and some after the first of them, without rows known to fit."""
+        """Return these row numbers, and further ones after the first of them, ascending.
+
+        The further rows are those of the next 1024 that are not yet known to fit their checksums.
+        """
         first = int(rows.min())
         fresh = np.flatnonzero(~self._fit[first : first + _AHEAD]) + first
         return np.union1d(rows, fresh)
 
     def unfit(self, rows: Array) -> list[int]:
-        """Returns those of these rows that do not fit their checksum; rows without one are skipped.
+        """Return those of these rows (row numbers) that do not fit their checksum.
 
-        Raises StoreError where a column cannot be read.
+        Rows without a checksum are skipped. Raises StoreError where a column cannot be read.
         """
         checked = self._reader.catalogue.checked
         own = rows[:0] if checked is None else rows[rows >= checked]
@@ -93,7 +97,10 @@ class RowChecks:
         return ROW_1 if self._reader.catalogue.version == 1 else ROW
 
     def _each(self, table: Array) -> list[int | None]:
-        """Returns the checksum computed for each row; None where its histogram cannot be read."""
+        """Return the checksum computed for each row of `table`.
+
+        None stands for a row whose histogram cannot be read.
+        """
         try:
             return self._checks(table)
         # With a damaged place or length numpy is asked for an array that cannot exist. Halving
@@ -135,7 +142,11 @@ class RowChecks:
         return self._seeds[series, form]
 
     def _pairs(self, table: Array) -> list[bytes]:
-        """Returns the histogram of each row as bytes: its exponents, then its counts."""
+        """Return the histogram of each row of `table` as bytes: its exponents, then its counts.
+
+        Raises StoreError for a histogram with more bins than there can be, or one that cannot be
+        read.
+        """
         lengths = np.maximum(table["hist_length"], 0)
         if (lengths > MOST_BINS).any():
             raise StoreError("a histogram has more bins than there are exponents")

@@ -24,8 +24,8 @@ FAR_BYTES = 1 << 16
 class StoredRows:
     """One array of a location, read from chunk files of `rows` rows, each of `shape` and `dtype`.
 
-    key: the array's folder. blank: whether a chunk without a file counts as zeros, and not as
-        damage.
+    key: the array's folder. blank: whether a chunk without a file counts as zeros; otherwise its
+        rows raise DamagedError.
     """
 
     location: Location
@@ -41,7 +41,10 @@ class StoredRows:
         return self.dtype.itemsize * prod(self.shape)
 
     def span(self, start: int, stop: int) -> Array:
-        """Returns rows start … stop - 1, shape (stop - start, *shape)."""
+        """Return rows start … stop - 1, shape (stop - start, *shape).
+
+        Raises DamagedError where a chunk file is short, or missing and not allowed to be (`blank`).
+        """
         if (source := self._source()) is not None:
             return source.span(start, stop)
         entries = self._room(stop - start)
@@ -58,7 +61,11 @@ class StoredRows:
         return entries
 
     def pick(self, rows: Array) -> Array:
-        """Returns the given rows in the given order, shape (len(rows), *shape)."""
+        """Return the given rows in the given order, shape (len(rows), *shape).
+
+        rows: row numbers. Raises DamagedError where a chunk file is short, or missing and not
+            allowed to be (`blank`).
+        """
         if (source := self._source()) is not None:
             return source.pick(rows)
         if len(rows) and _are_consecutive(rows):
@@ -77,13 +84,16 @@ class StoredRows:
         return picked
 
     def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
-        """Yields the elements of one row in C order, at most `nbytes` (or one element) a time."""
+        """Yield the elements of one row in C order, at most `nbytes` (or one element) a time."""
         size, count = prod(self.shape), max(nbytes // self.dtype.itemsize, 1)
         for start in range(0, size, count):
             yield self.part(row, start, min(start + count, size))
 
     def part(self, row: int, start: int, stop: int) -> Array:
-        """Returns elements start … stop - 1 of one row in C order, flat."""
+        """Return elements start … stop - 1 of one row in C order, flat.
+
+        Raises DamagedError where a chunk file is short, or missing and not allowed to be (`blank`).
+        """
         if (source := self._source()) is not None:
             return source.part(row, start, stop)
         chunk, slot = divmod(row, self.rows)
@@ -93,9 +103,10 @@ class StoredRows:
         return elements
 
     def _source(self) -> RowSource | None:
-        """Returns a source of these rows where the location does not store chunk files; else None.
+        """Return a source of these rows where the location does not store chunk files; else None.
 
-        That is so for sealed ranks.
+        That is so for sealed (archived) ranks. Raises DamagedError where the source's rows have
+        another shape or dtype.
         """
         source = rows_at(self.location, self.key)
         if source is not None and (source.dtype, source.shape) != (self.dtype, self.shape):
@@ -114,9 +125,9 @@ class StoredRows:
         return entries
 
     def _room(self, count: int) -> Array:
-        """Allocates memory for `count` rows without writing to it.
+        """Return an uninitialized array for `count` rows.
 
-        Raises StoreError if there is none.
+        Raises StoreError if there is not enough memory.
         """
         try:
             return np.empty((count, *self.shape), self.dtype)
@@ -126,7 +137,11 @@ class StoredRows:
             ) from error
 
     def _read(self, chunk: int, start: int, out: memoryview) -> None:
-        """Fills `out` with bytes of one chunk file from `start` on."""
+        """Fill `out` with bytes of the file of one chunk, from byte `start` on.
+
+        A missing file reads as zeros where this array allows that (`blank`). Otherwise a missing
+        file, and always a file that ends before `out` is full, raises DamagedError.
+        """
         key = f"{self.key}/{chunk_key(chunk, len(self.shape))}"
         size = read_into(self.location, key, start, out)
         if size is None and self.blank:
@@ -141,10 +156,11 @@ def _are_consecutive(rows: Array) -> bool:
 
 
 def committed_rows(location: Location, records: str, known: int = 0) -> int:
-    """Returns how many rows of the table at key `records` are committed.
+    """Return how many rows of the table at key `records` are committed.
 
-    A row is committed when its entry of `seq` is its number + 1, and the entries of all rows before
-    it are theirs. known: how many rows were found committed before.
+    A row is committed when its entry of column `seq` is its row number + 1, and so are the entries
+    of all rows before it.
+    known: how many rows were found committed before; these are not read again.
     """
     seq = f"{records}/seq"
     chunk, slot = divmod(known, ROWS_PER_CHUNK)

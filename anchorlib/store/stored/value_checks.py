@@ -23,9 +23,9 @@ UNFIT = "they do not fit their digest"
 
 
 def unfit(values: Array, digests: bytes) -> list[int]:
-    """Returns the indices along the first axis of `values` whose entries do not fit their digest.
+    """Return the indices along the first axis of `values` whose entries do not fit their digest.
 
-    digests: the stored digests of all entries, end to end.
+    digests: the stored digests of all entries, 16 bytes each, end to end.
     """
     width = DIGEST_BYTES
     made = [*map(xxhash.xxh3_128_digest, _parts(values))]
@@ -35,7 +35,7 @@ def unfit(values: Array, digests: bytes) -> list[int]:
 
 
 def _parts(values: Array) -> Iterable[bytes | memoryview]:
-    """Yields the bytes of each entry.
+    """Return an iterator over the bytes of each entry along the first axis of `values`.
 
     `struct` cuts small entries, without a Python loop over them.
     """
@@ -47,7 +47,7 @@ def _parts(values: Array) -> Iterable[bytes | memoryview]:
 
 
 def removed_meanwhile(reader: RankRows) -> RunNotFoundError:
-    """Makes the error for a rank that was removed, renamed or recorded anew since it was opened."""
+    """Return the error for a rank that was removed, renamed or recorded anew since its opening."""
     run = f"{escape(reader.run)}: " if reader.run else ""
     return RunNotFoundError(
         f"{run}rank {reader.rank} is not there any more: the run was removed, renamed or "
@@ -56,10 +56,11 @@ def removed_meanwhile(reader: RankRows) -> RunNotFoundError:
 
 
 def damage(reader: RankRows, row: int, why: str, what: str = "the values") -> AnchorError:
-    """Makes the DamagedError for a damaged record, which it names; why, what: of the message.
+    """Return the error to raise for a damaged record: a DamagedError that names the record.
 
-    It is a RunNotFoundError where the rank was removed since it was opened: missing files read as
-    zeros, which fit no digest, and would look like damage.
+    row: the record's row in the rank's table. why: what is wrong. what: what of the record is
+        damaged. The error is a RunNotFoundError where the rank was removed since it was opened:
+        missing files read as zeros, which fit no digest, and would look like damage.
     """
     run = f"{escape(reader.run)}: " if reader.run else ""
     if not reader.is_current:

@@ -38,15 +38,18 @@ class StoredForm:
 
     @property
     def values(self) -> StoredRows:
-        """The array with all records' values.
+        """The array with the values of all records of this form (dtype and shape), a record a row.
 
-        Where shapes differ (a flat form), all their elements.
+        In a flat form, whose records have many shapes, each row is one element.
         """
         storage = dtypes.dtype(self.entry.dtype).storage
         return self._array(str(self.entry.array), storage, self.entry.rows, self.entry.shape or ())
 
     def value(self, row: int) -> Array:
-        """Returns the raw stored values of one record."""
+        """Return the raw stored values of one record; raise StoreError where a flat form has none.
+
+        row: the record's row in the form's arrays.
+        """
         if self.entry.shape is not None:
             value: Array = self.values.span(row, row + 1)[0]
             return value
@@ -55,7 +58,7 @@ class StoredForm:
         return self.values.span(offset, offset + count).reshape(shape)
 
     def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
-        """Yields the raw stored values of one record in C order, flat, at most `nbytes` a time."""
+        """Yield the raw stored values of one record in C order, flat, at most `nbytes` a time."""
         if self.entry.shape is not None:
             yield from self.values.blocks(row, nbytes)
             return
@@ -66,13 +69,17 @@ class StoredForm:
             yield self.values.span(start, min(start + count, end))
 
     def label(self, name: str, rows: Array) -> Array:
-        """Returns the label `name`, such as "step", stored beside the values of these records."""
+        """Return the label `name`, such as "step", stored beside the values of these records.
+
+        The array has an int64 for each of `rows`, which are rows of the form's arrays; a missing
+        file reads as zeros.
+        """
         key = f"{self.entry.group}/{dict(self.entry.labels)[name]}"
         array = StoredRows(self.location, key, INT64, self.entry.label_rows, blank=True)
         return array.pick(rows)
 
     def shapes(self, rows: Array) -> Array:
-        """Returns the shapes of records of a flat form: (len(rows), ndim), padded with -1.
+        """Return the shapes of records of a flat form: (len(rows), ndim), padded with -1.
 
         A flat form holds records of many shapes.
         """
@@ -88,26 +95,30 @@ class StoredForm:
         return shapes
 
     def offsets(self, rows: Array) -> Array:
-        """Returns where each record's elements begin in a flat form; -1 where none are kept.
+        """Return where each record's elements begin in a flat form; -1 where none are kept.
 
-        A flat form holds records of many shapes, their elements end to end.
+        A flat form holds records of many shapes, their elements end to end. rows: rows of the
+        form's arrays.
         """
         return self._offsets.pick(rows)
 
     def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
-        """Returns the different shapes of these records."""
+        """Return the different shapes of these records; rows: their rows in the form's arrays."""
         if self.entry.shape is not None:
             return {self.entry.shape}
         return set(_trimmed(self.shapes(rows)))
 
     def shape_list(self, rows: Array) -> list[tuple[int, ...]]:
-        """Returns the shape of each of these records."""
+        """Return the shape of each of these records; rows: their rows in the form's arrays."""
         if self.entry.shape is not None:
             return [self.entry.shape] * len(rows)
         return _trimmed(self.shapes(rows))
 
     def nbytes(self, rows: Array) -> int:
-        """Returns how many bytes the values of these records take together."""
+        """Return how many bytes the values of these records take together.
+
+        rows: their rows in the form's arrays.
+        """
         units = len(rows)
         if self.entry.shape is None:
             shapes = self.shapes(rows)
@@ -115,9 +126,10 @@ class StoredForm:
         return units * self.values.nbytes
 
     def elements(self, rows: int) -> int:
-        """Returns how many elements the first `rows` records of a flat form have together.
+        """Return how many elements the first `rows` records of a flat form have together.
 
-        A flat form holds records of many shapes, their elements end to end.
+        A flat form holds records of many shapes, their elements end to end. Records without values
+        count nothing.
         """
         offsets = self._offsets.span(0, rows)
         kept = np.flatnonzero(offsets >= 0)
@@ -127,7 +139,10 @@ class StoredForm:
         return int(offsets[kept[-1]]) + prod(shape)
 
     def _place(self, row: int) -> tuple[int, tuple[int, ...]]:
-        """Returns offset and shape of a record in a flat form, which holds many shapes."""
+        """Return offset and shape of a record in a flat form, which holds many shapes.
+
+        Raises StoreError where no values of the record are kept.
+        """
         offset = int(self._offsets.span(row, row + 1)[0])
         if offset < 0:
             raise StoreError(
@@ -147,6 +162,6 @@ class StoredForm:
 
 
 def _trimmed(shapes: Array) -> list[tuple[int, ...]]:
-    """Returns stored shapes as tuples, without the -1 that pad them."""
+    """Return stored shapes as tuples, without the -1 that pad them."""
     dims = (shapes >= 0).sum(axis=1).tolist()
     return [tuple(shape[:count]) for shape, count in zip(shapes.tolist(), dims, strict=True)]

@@ -52,9 +52,10 @@ class Statements:
         self._attempt = 0
 
     def go_on(self, attempt: Attempt, stated: Iterable[Gap]) -> None:
-        """Makes `attempt`, which the catalogue has already, the attempt to write about from now on.
+        """Make `attempt`, which the catalogue has already, the attempt to write about from now on.
 
-        stated: the gaps that the catalogue has of that attempt.
+        stated: the gaps (counts of observations not recorded) that the catalogue has of that
+            attempt.
         """
         self._attempt = attempt.number
         self._header = dict(attempt.header)
@@ -62,9 +63,10 @@ class Statements:
         self._lineage = LineageLedger(self._lineage.nbytes, attempt.header)
 
     def begin(self, attempt: Attempt) -> None:
-        """Writes the line of a new attempt, which becomes the attempt to write about from now on.
+        """Write the line of a new attempt, which becomes the attempt to write about from now on.
 
-        A header that is too large for the rank's limits is left out, and counted as left out.
+        An attempt is what one writer records. A header that is too large for the rank's limits is
+        left out, and counted as left out.
         """
         line = encode(attempt_line(attempt))
         self._budget.claim(len(line))
@@ -76,9 +78,10 @@ class Statements:
         self._header = dict(attempt.header)
 
     def gaps(self, gaps: Sequence[Gap]) -> Counter[str]:
-        """Takes gaps (observations not recorded), whose counts are totals, and writes those due.
+        """Take gaps (counts of observations not recorded), each as a total, and write those due.
 
-        Returns how many observations are new in these totals, by the reason of the gap.
+        Return how many observations are new in these totals, by the reason of the gap.
+        `GapLedger.due` says which are written now.
         """
         self._budget.claim(GAP_LINE_BYTES * len(gaps))
         fresh = self._gaps.tell(gaps)
@@ -86,9 +89,10 @@ class Statements:
         return fresh
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """Writes lineage (what each value was computed from) that was not written before.
+        """Write lineage (what each value was computed from) that was not written before.
 
-        Raises StoreError where one is malformed.
+        edges: an entry for each value. Entries beyond the size limits are left out, and counted as
+            left out. Raises StoreError where an entry is malformed.
         """
         mine = [replace(check_stated(one), attempt=self._attempt) for one in edges]
         fresh = {key: one for one in mine if (key := hash(edges_key(one))) not in self._edges}
@@ -103,7 +107,10 @@ class Statements:
         self._count_left_out(growth=2)
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """Writes those header entries that are new or have another value than before."""
+        """Write those header entries (facts about the attempt) that are new or have another value.
+
+        Entries beyond the size limit are left out, and counted as left out.
+        """
         known = self._header
         fresh = {k: v for k, v in entries.items() if k not in known or known[k] != v}
         if not fresh:
@@ -116,16 +123,19 @@ class Statements:
         self._count_left_out(growth=2)
 
     def rest(self) -> None:
-        """Writes all gaps not written yet, and the count of lineage and header entries left out."""
+        """Write all gaps (observations not recorded) not written yet.
+
+        Also write the count of lineage and header entries that were left out.
+        """
         self.append_gaps(self._gaps.rest())
         self._count_left_out(growth=1)
 
     def append_gaps(self, gaps: Iterable[Gap]) -> None:
-        """Writes gaps with these counts, without asking the gap ledger whether they are due."""
+        """Write gaps (observations not recorded) with these counts, whether or not they are due."""
         self.append(b"".join(encode(gap_line(self._attempt, gap)) for gap in gaps))
 
     def append(self, lines: bytes) -> None:
-        """Writes complete lines of the catalogue, of any kind."""
+        """Write complete lines of the catalogue, of any kind."""
         if lines:
             self._file.append(lines)
             self._budget.spend(len(lines))

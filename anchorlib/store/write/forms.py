@@ -98,7 +98,7 @@ class OpenForm:
         return self.entry.nbytes
 
     def open(self, entry: Form) -> None:
-        """Sets up this form's arrays so that they can be written to; writes nothing itself.
+        """Set up this form's arrays so that they can be written to; write nothing itself.
 
         entry: the form's description in the catalogue, which names the array of the values.
         """
@@ -112,30 +112,32 @@ class OpenForm:
             self.documents[name] = Growing(array)
 
     def make(self, tree: Tree) -> None:
-        """Creates the form's zarr group with its empty arrays on disk, by a single rename."""
+        """Create the form's zarr group with its empty arrays on disk, by a single rename."""
         below = {name: document.at(0) for name, document in self.documents.items()}
         tree.make(self.path, self.about(), below)
 
     def about(self) -> bytes:
-        """Returns the zarr.json of the form's group, which lists the series with records here."""
+        """Return the zarr.json of the form's group, which lists the series with records here."""
         shape = list(self.entry.shape) if self.entry.shape is not None else None
         document = group_json(stamp(dtype=self.entry.dtype, shape=shape, series={}))
         head, opening, tail = document.rpartition(b'"series":{}')
         return b"%b%b%b%b" % (head, opening[:-1], b",".join(self.series.values()), b"}" + tail)
 
     def shown(self) -> Mapping[str, bytes]:
-        """Returns the zarr.json of each array of this form at its present length, by array name.
+        """Return the zarr.json of each array of this form at its present length, by array name.
 
-        The array of values comes last, so that it never shows a row without its labels.
+        The array of values comes last, so that it never shows a row without its labels (series,
+        step, pass, call).
         """
         counts = {"value": self.elements if self.entry.flat else self.rows}
         order = sorted(self.documents, key=lambda name: name == "value")
         return {name: self.documents[name].at(counts.get(name, self.rows)) for name in order}
 
     def write(self, addition: Addition) -> None:
-        """Writes the values of a block of records behind those whose rows are committed.
+        """Write the values of a block of records behind those whose rows are committed.
 
-        In a flat form (records of many shapes) it also writes where they start, and their shapes.
+        In a flat form (records of many shapes) also write where each record's elements start, and
+        the shapes.
         """
         at = self.elements if self.entry.flat else self.rows
         if addition.values and self.nbytes:
@@ -148,7 +150,7 @@ class OpenForm:
             self.arrays["shape"].write_packed(self.rows, addition.shapes.astype(INT64).tobytes())
 
     def settle(self, addition: Addition) -> None:
-        """Counts an addition as final, because its rows were committed.
+        """Count an addition as final, because its rows were committed.
 
         The next addition is written behind it instead of over it.
         """
@@ -163,7 +165,7 @@ def _joined(buffers: Sequence[Buffer], nbytes: int) -> Sequence[Buffer]:
 
 
 def _arrays(entry: Form, storage: np.dtype[Any]) -> dict[str, ArrayShape]:
-    """Returns the layout of each array of a form (one dtype and shape), by name, still empty."""
+    """Return the layout of each array of a form (one dtype and shape), by name, still empty."""
     about = {**stamp(dtype=entry.dtype), "coordinates": " ".join(LABELS)}
     # zarr wants chunks of at least one element; an empty tensor never has a chunk file.
     shape = entry.shape or ()

@@ -37,7 +37,7 @@ _SHARE: Final = 64  # growing totals are written every second while gaps are bel
 
 
 def _key(gap: Gap) -> int:
-    """Returns a hash of the fields by which a gap differs from the other gaps of its attempt."""
+    """Return a hash of the fields by which a gap differs from the other gaps of its attempt."""
     return xxhash.xxh3_64_intdigest(
         "\0".join((gap.name, gap.kind, gap.mode, gap.reason)).encode(errors="surrogatepass")
     )
@@ -69,7 +69,10 @@ class GapLedger:
                 self._seen[key] = self._written[key] = gap.count
 
     def tell(self, gaps: Iterable[Gap]) -> Counter[str]:
-        """Takes gaps whose counts are totals; returns how many observations are new, by reason."""
+        """Take gaps, each with the total of its observations that were not recorded.
+
+        Return how many observations are new in these totals, by the reason of the gap.
+        """
         fresh: Counter[str] = Counter()
         for gap in gaps:
             key = _key(gap)
@@ -85,10 +88,11 @@ class GapLedger:
         return fresh
 
     def due(self, run_bytes: int) -> list[Gap]:
-        """Returns the gaps to write now; `run_bytes` is the present size of the run.
+        """Return the gaps to write now, and count them as written.
 
         These are gaps that are new or whose count has doubled; once a second also all gaps that
         have grown, as long as the lines of gaps are a small part of the run.
+        run_bytes: the present size of the run.
         """
         now = time.monotonic()
         most = min(max(_SMALL, run_bytes // _SHARE), GAP_BYTES // 2)
@@ -99,7 +103,7 @@ class GapLedger:
         return [self._write(key) for key in due] + self._folded_gap(growth=2)
 
     def rest(self) -> list[Gap]:
-        """Returns all gaps whose newest total is not written, and counts them as written."""
+        """Return all gaps whose newest total is not written, and count them as written."""
         return [self._write(key) for key in list(self._grown)] + self._folded_gap(growth=1)
 
     def _is_named(self, gap: Gap, known: int | None) -> bool:
@@ -108,9 +112,10 @@ class GapLedger:
         return self._nbytes + _size(gap) <= GAP_BYTES
 
     def _fold(self, key: int, gap: Gap, known: int) -> int:
-        """Adds a gap's total to the one gap that counts all gaps beyond the limits.
+        """Add a gap's total to the one gap that counts all gaps beyond the limits.
 
-        key: the gap's hash. known: its total so far. Returns how many observations are new in it.
+        key: the hash of `gap`. known: its total so far, 0 for a gap that is new. Return how many
+            observations are new in its total.
         """
         before = self._beyond.get(key, known)
         fresh = max(gap.count - before, 0)
@@ -154,8 +159,8 @@ def _size(gap: Gap) -> int:
 class LineageLedger:
     """Counts the bytes of lineage and header entries that were written, and how many were left out.
 
-    nbytes: bytes of such lines in the catalogue. header: the header of the attempt that writes
-        them.
+    Lineage says what each value was computed from. nbytes: bytes of such lines in the catalogue.
+    header: the header of the attempt that writes them.
     """
 
     def __init__(self, nbytes: int, header: Mapping[str, Any]) -> None:
@@ -166,7 +171,7 @@ class LineageLedger:
         self._written = self._before
 
     def fitting(self, line: bytes, *, refused: bool = False) -> bool:
-        """Whether a line may be written; if so, its bytes are counted as used.
+        """Return whether a catalogue line may be written; if so, count its bytes as used.
 
         A line that does not fit the limit, or is `refused` by the caller, is counted as left out.
         """
@@ -177,9 +182,10 @@ class LineageLedger:
         return True
 
     def due(self, *, growth: int) -> dict[str, int]:
-        """Returns the header entry that counts lines left out; {} where it is not due yet.
+        """Return the header entry that counts lines left out; {} where it is not due yet.
 
-        It is due once the count is `growth` times the one that was last written.
+        The entry is due once the count is above the count that was last written, and at least
+        `growth` times as large.
         """
         # A resumed stream tells everything again, also the lines that an earlier count holds.
         total = max(self._left_out, self._before)

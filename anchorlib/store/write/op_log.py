@@ -22,7 +22,11 @@ _LINE_BYTES: Final = 8 << 20
 
 
 class OperationFile:
-    """Adds entries, each only once, to the log of traced operations of the rank at `rank`."""
+    """Adds entries, each only once, to the log of traced operations of one rank.
+
+    rank: the rank's directory. budget: counts the bytes. Entries for which there is no room are
+        counted in the log as a gap.
+    """
 
     def __init__(self, rank: Path, tree: Tree, budget: Budget) -> None:
         self._rank = rank
@@ -35,9 +39,10 @@ class OperationFile:
         self._published = -1
 
     def add(self, entries: Sequence[Entry], attempt: int) -> None:
-        """Writes those entries that the log does not have, marked with the number of the attempt.
+        """Write those entries that the log does not have, marked with the number of the attempt.
 
-        Raises OSError (ENOSPC) where the disk is full and the writer's caller waits for room.
+        Entries for which there is no room are left out and counted. Raises OSError (ENOSPC) where
+        the disk is full and the writer's caller waits for room.
         """
         if not entries:
             return
@@ -51,7 +56,7 @@ class OperationFile:
             self._budget.spend(len(fresh))
 
     def _gap(self, attempt: int) -> bytes:
-        """Returns a line with the count of entries left out; b"" where the log has that count."""
+        """Return a log line with the count of entries left out; b"" if the log has that count."""
         if self._left_out == self._stated:
             return b""
         self._stated = self._left_out
@@ -85,7 +90,10 @@ class OperationFile:
         return self._file
 
     def publish(self) -> None:
-        """Writes the count of entries left out, and the log's length for other zarr readers."""
+        """Write the count of entries left out, and the log's length for other zarr readers.
+
+        Does nothing where no entry was added.
+        """
         if self._file is not None:
             self._file.append(self._gap(self._attempt))
         if self._file is not None and self._file.end != self._published:
@@ -93,6 +101,6 @@ class OperationFile:
             self._published = self._file.end
 
     def close(self) -> None:
-        """Closes the log's file, if it was ever opened."""
+        """Close the log's file, if it was ever opened."""
         if self._file is not None:
             self._file.close()

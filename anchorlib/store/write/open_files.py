@@ -31,7 +31,7 @@ class Chunked(Protocol):
         """How many rows a chunk holds."""
 
     def file(self, chunk: int) -> str:
-        """Returns the path of the file of chunk number `chunk`."""
+        """Return the path of the file of chunk number `chunk`."""
 
 
 class ChunkFiles:
@@ -47,7 +47,7 @@ class ChunkFiles:
         self._open: OrderedDict[tuple[Chunked, int], int] = OrderedDict()
 
     def descriptor(self, array: Chunked, chunk: int) -> int:
-        """Returns a descriptor, open for writing, of one chunk's file; a missing file is made."""
+        """Return a descriptor, open for writing, of one chunk's file; a missing file is made."""
         self._tree.owner.check()
         key = (array, chunk)
         descriptor = self._open.get(key)
@@ -61,7 +61,7 @@ class ChunkFiles:
         return descriptor
 
     def put(self, path: str, fill: Callable[[int], object]) -> int:
-        """Creates a file at `path` whose content `fill` writes; returns its open descriptor.
+        """Create a file at `path` whose content `fill` writes; return its open descriptor.
 
         Closes the other chunk files first where the process has too many files open. See
         `Tree.put`.
@@ -94,11 +94,11 @@ class ChunkFiles:
         return work()
 
     def sync(self, descriptor: int) -> None:
-        """Waits until the file's data is on disk, if the writer was opened with `fsync`."""
+        """Wait until the file's data is on disk, if the writer was opened with `fsync`."""
         if self.fsync:
             os.fdatasync(descriptor)
 
     def close(self) -> None:
-        """Closes all files; a later write opens again those that it needs."""
+        """Close all files; a later write opens again those that it needs."""
         while self._open:
             os.close(self._open.popitem()[1])

@@ -1,7 +1,8 @@
-"""Writes what zarr readers other than anchorlib's see: shapes in zarr.json, labels beside values.
+"""Writes what zarr readers other than anchorlib's see: array shapes, and labels beside values.
 
-anchorlib's readers need neither. Data is written first and the shape that shows it afterwards, so a
-reader never sees rows that are not there.
+Labels are the series, step, pass and call of each record, repeated in arrays beside its values.
+anchorlib's readers need neither shapes nor labels. Data is written first and the zarr.json with the
+shape that shows it afterwards, so a reader never sees rows that are not there.
 """
 
 from __future__ import annotations
@@ -44,7 +45,11 @@ INT64 = np.dtype("<i8")
 
 
 class Publisher:
-    """Brings the zarr metadata and the labels of one rank up to date with its committed rows."""
+    """Brings what other zarr readers see of one rank up to date with its committed rows.
+
+    That is the zarr.json files, and the labels: the series, step, pass and call of each record,
+    repeated in arrays beside its values.
+    """
 
     def __init__(self, rank: Path, tree: Tree) -> None:
         self._rank = rank
@@ -57,9 +62,10 @@ class Publisher:
         }
 
     def publish_values(self, reader: RankReader, forms: Sequence[OpenForm], start: int) -> None:
-        """Writes labels and array shapes for all rows of the table from row `start` on.
+        """Write labels and array shapes for all rows of the table from row `start` on.
 
-        They are written for each form, that is, for the arrays of one dtype and shape.
+        Labels are the series, step, pass and call of each record, beside its values. They are
+        written for each of `forms`, that is, for the arrays of one dtype and shape.
         """
         touched: dict[OpenForm, bool] = {}
         for first in range(start, reader.committed, ROWS_PER_CHUNK):
@@ -75,7 +81,7 @@ class Publisher:
                 self._tree.replace(f"{form.path}/{name}", document)
 
     def publish_table(self, rows: int, pairs: int, catalogue_end: int) -> None:
-        """Writes the lengths of the table's columns and of the catalogue into their zarr.json.
+        """Write the lengths of the table's columns and of the catalogue into their zarr.json.
 
         rows, pairs: committed rows and histogram pairs. catalogue_end: bytes of the catalogue.
         """
@@ -84,7 +90,7 @@ class Publisher:
         self._tree.replace(self._rank / "catalog", catalogue_json(catalogue_end))
 
     def publish_rank(self, catalogue: Catalogue) -> None:
-        """Writes the rank's state and attempts into its group's attributes, if they changed."""
+        """Write the rank's state and attempts into its group's attributes, if they changed."""
         document = rank_json(catalogue)
         if document != self._shown:  # a header in it may be large: written only where it changed
             self._tree.replace(self._rank, document)
@@ -99,7 +105,7 @@ class Publisher:
                 start += len(part)
 
     def _is_there(self, array: SlotArray, chunk: int) -> bool:
-        """Whether a chunk of `array` has a file; an absent chunk reads as zeros."""
+        """Return whether a chunk of `array` has a file; an absent chunk reads as zeros."""
         key = (array.path, chunk)
         if key not in self._chunks and Path(array.path, chunk_key(chunk, 0)).exists():
             self._chunks.add(key)
@@ -109,11 +115,13 @@ class Publisher:
 def _labels(
     reader: RankReader, forms: Sequence[OpenForm], start: int, stop: int
 ) -> Iterator[tuple[OpenForm, tuple[int, dict[str, Array]]]]:
-    """Yields, for each form with values in table rows start … stop - 1, where to write its labels.
+    """Yield, for each form with values in table rows start … stop - 1, where to write its labels.
 
-    A form has the arrays of one dtype and shape. Each item is (form, (first row in the form's
-    arrays, {label name: values})). A form's rows among these are consecutive in its arrays, so the
-    first row is enough to place them all.
+    A form has the arrays of one dtype and shape; labels are the series, step, pass and call of each
+    record, repeated beside its values. Each item is (form, (first row in the form's arrays, {label
+    name: int array})). A form's rows among these are consecutive in its arrays, so the first row is
+    enough to place them all. Rows without values are skipped.
+    forms: all forms of the rank, by number.
     """
     form_of, rows = reader.span("form", start, stop), reader.span("row", start, stop)
     labels = {name: reader.span(name, start, stop) for name in LABELS}
@@ -126,7 +134,7 @@ def _labels(
 
 
 def tell_series(reader: RankReader, forms: Sequence[OpenForm], start: int, stop: int) -> None:
-    """Restores, from published rows, which series the attributes of each form's group list.
+    """Restore, from published rows, which series the attributes of each form's group list.
 
     A form has the arrays of one dtype and shape. start, stop: the table rows to look at, up to but
     without `stop`.
@@ -136,9 +144,10 @@ def tell_series(reader: RankReader, forms: Sequence[OpenForm], start: int, stop:
 
 
 def _tell(form: OpenForm, numbers: Array, series: Sequence[SeriesEntry]) -> bool:
-    """Adds series (by number) to those that the attributes of a form's zarr group list.
+    """Add series to those that the attributes of a form's zarr group list.
 
-    Returns whether any of them was new.
+    numbers: series numbers, which may repeat. series: all series of the rank, by number. Return
+        whether any was new.
     """
     fresh = [number for number in np.unique(numbers).tolist() if number not in form.series]
     for number in fresh:
@@ -154,12 +163,12 @@ def _by_chunk(first: int, values: Array) -> list[Array]:
 
 
 def catalogue_json(end: int) -> bytes:
-    """Returns the zarr.json of a rank's catalogue that is `end` bytes long."""
+    """Return the zarr.json of a rank's catalogue, an array of `end` bytes."""
     return array_json(ArrayShape(np.dtype(np.uint8), (end,), (CATALOG_CHUNK,), ("byte",)))
 
 
 def rank_json(catalogue: Catalogue) -> bytes:
-    """Returns the zarr.json of a rank's group, whose attributes have its state and attempts."""
+    """Return the zarr.json of a rank's group, whose attributes have its state and attempts."""
     attempts = [attempt_line(attempt) for attempt in catalogue.attempts]
     about = stamp(rank=catalogue.rank, state=catalogue.state, attempts=attempts)
     return group_json(about)

@@ -70,12 +70,18 @@ class RankPlace:
 
     @property
     def number(self) -> int:
-        """The number of the rank's part that this store holds; 0 where it holds the whole rank."""
+        """The number of the rank's part that this store holds; 0 where it holds the whole rank.
+
+        Where several collectors share a rank, each holds a part of it.
+        """
         return self.part.number if self.part is not None else 0
 
     @property
     def first(self) -> int:
-        """The number, in the writer's stream, of the first record written into this store."""
+        """The number of the first record written into this store; 0 where it holds the whole rank.
+
+        A writer numbers the records that it sends, whichever collector it sends them to.
+        """
         return self.part.first if self.part is not None else 0
 
     @property
@@ -84,10 +90,10 @@ class RankPlace:
         return run_directory(self.store, self.run) / rank_name(self.rank, self.number)
 
     def goes_on(self, reader: RankReader, claim: bytes) -> bool:
-        """Whether the writer with this claim (hash of its secret) may continue the last attempt.
+        """Return whether the writer with this claim may continue the rank's last attempt.
 
-        That is, the last attempt is that writer's, and the record it sends next follows without a
-        hole.
+        claim: the hash of the writer's secret. That is so where the last attempt has this claim,
+            and the record that the writer sends next follows those stored without a hole.
         """
         attempts = reader.catalogue.attempts
         if not (claim and attempts and attempts[-1].claim == claim):
@@ -101,7 +107,7 @@ class RankPlace:
     def take(
         self, claim: bytes, budget: Budget, *, resume: bool, overwrite: bool, acknowledged: int = 0
     ) -> RankReader:
-        """Returns a reader of the rank, which is created first if new or to be overwritten.
+        """Return a reader of the rank, which is created first if new or to be overwritten.
 
         claim: the hash of the writer's secret. budget: counts the files that are made.
         resume, overwrite: what to do with a rank that exists. acknowledged: how many records this
@@ -157,7 +163,7 @@ class RankPlace:
         return RankReader(LocalLocation(run), self.rank, part=self.number)
 
     def _check_archive(self) -> None:
-        """Raises RunExistsError for a run whose files are in its archive alone."""
+        """Raise RunExistsError for a run that was archived and whose files are gone from here."""
         note = note_of(self.store, self.run)
         if note is not None:
             raise RunExistsError(
@@ -190,7 +196,7 @@ _TO_DO: Final = {
 
 @contextmanager
 def store_errors(what: str) -> Iterator[None]:
-    """Turns an OSError inside the `with` into a StoreError of one line: what, why, what to do.
+    """Turn an OSError inside the `with` into a StoreError of one line: what, why, what to do.
 
     what: the task that failed, as the line begins: "cannot open run 'run1' in anchors".
     """
@@ -205,7 +211,7 @@ def store_errors(what: str) -> Iterator[None]:
 
 
 def create_rank(run: Path, rank: int, tree: Tree, author: str = "", part: int = 0) -> None:
-    """Creates an empty rank on disk by one rename; an existing rank with this name is removed.
+    """Create an empty rank on disk by one rename; an existing rank with this name is removed.
 
     author: who makes the run, if it is new. part: the part of the rank, 0 for all of it.
     """
@@ -238,7 +244,10 @@ class Resumed:
 
 
 def take_up(reader: RankReader, place: RankPlace) -> CatalogFile:
-    """Blanks rows and catalogue bytes that were never committed; returns the catalogue's file."""
+    """Blank rows and catalogue bytes that were never committed; return the catalogue's file.
+
+    reader: reads the rank at `place`.
+    """
     erase_rows_after(place.path / "records", reader.committed)
     file = CatalogFile(place.path / "catalog", reader.catalogue_end, place.tree)
     file.erase_rest()
@@ -246,7 +255,7 @@ def take_up(reader: RankReader, place: RankPlace) -> CatalogFile:
 
 
 def resume_counters(reader: RankReader, forms: Sequence[OpenForm]) -> Resumed:
-    """Sets each form's counters from its committed rows; returns the counters of the rank.
+    """Set each form's counters from its committed rows; return the counters of the rank.
 
     A form has the arrays of all records of one dtype and shape.
     """
@@ -271,15 +280,16 @@ def resume_counters(reader: RankReader, forms: Sequence[OpenForm]) -> Resumed:
 
 
 def table_chunks(rows: int) -> Iterator[tuple[int, int]]:
-    """Yields the first row and the end of each chunk of a table of `rows` rows."""
+    """Yield the first row and the end of each chunk of a table of `rows` rows."""
     for start in range(0, rows, ROWS_PER_CHUNK):
         yield start, min(start + ROWS_PER_CHUNK, rows)
 
 
 def _forget_ranks(run: Path) -> None:
-    """Removes files that a run fetched from an archive has about its ranks as they were.
+    """Delete files about all ranks of a run that came from an archive with it.
 
-    These are the archive's index, digests and figures of steps, which writing makes outdated.
+    They are the archive's index, digests and figures of steps, which writing makes outdated.
+    run: the run's directory.
     """
     of_all = (run.glob(made("*")) for made in (digests_key, steps_key))
     for one in (run / INDEX, *chain(*of_all)):

@@ -55,8 +55,8 @@ class FormResources:
 class Numbers:
     """Maps a block's codes of series or phases to the rank's numbers, and remembers them.
 
-    Blocks of one stream share a table of entries, which only grows. number_of: gives the rank's
-    number of an entry, or REFUSED.
+    All blocks that come from one writer share a table of series and phases, which only grows; a
+    code is an index into it. number_of: returns the rank's number of such an entry, or REFUSED.
     """
 
     def __init__(self, number_of: Callable[[Any], int]) -> None:
@@ -64,7 +64,7 @@ class Numbers:
         self._known: Array = np.empty(0, np.int64)
 
     def of(self, codes: Array, entries: Sequence[Any]) -> Array:
-        """Returns the rank's number for each code; entries without a number get one.
+        """Return the rank's number for each code; entries without a number get one.
 
         codes: indices into `entries`.
         """
@@ -81,9 +81,10 @@ class Numbers:
 
 
 class Register:
-    """All series, phases and forms of a rank with their numbers; new ones go into the catalogue.
+    """All series, phases and forms (dtype and shape) of a rank with their numbers.
 
-    refusals: for each series, phase or layout that cannot be stored, the reason.
+    New ones get a number and a line in the catalogue. refusals: for each series, phase, or (dtype,
+    shape) that cannot be stored, the reason.
     """
 
     def __init__(
@@ -109,7 +110,10 @@ class Register:
             self._remember(form)
 
     def series_and_phases(self, block: RowBlock) -> tuple[Array, Array]:
-        """Returns each row's series number and phase number; REFUSED where it cannot be stored."""
+        """Return each row's series number and phase number; REFUSED where it cannot be stored.
+
+        New series and phases get a number, and a line in the catalogue.
+        """
         tables = block.tables
         if tables is not self._tables:
             self._tables = tables
@@ -121,7 +125,7 @@ class Register:
         return series, phases
 
     def sound_layouts(self, tables: Tables, codes: Array) -> Array:
-        """Returns a mask of the rows whose dtype and shape are those of a possible tensor.
+        """Return a mask of the rows whose dtype and shape are those of a possible tensor.
 
         codes: for each row, the index of its (dtype, shape) in `tables.layouts`.
         """
@@ -138,7 +142,7 @@ class Register:
         return sound[codes]
 
     def forms_of(self, block: RowBlock) -> Array:
-        """Returns the number of each row's form (dtype and shape); creates missing arrays.
+        """Return the number of each row's form (dtype and shape); create missing arrays.
 
         Every form of a row with values has an array of values afterwards.
         """
@@ -156,10 +160,10 @@ class Register:
         return numbers[codes]
 
     def seeds(self, series: Array, forms: Array) -> Array:
-        """Returns the checksum seed of each row, from its series and its form (dtype and shape).
+        """Return the checksum seed of each row, from its series and its form (dtype and shape).
 
-        For a row of a flat form (of many shapes), `flat_seed` must still mix the record's offset
-        and shape into the seed.
+        series, forms: the numbers of each row's series and form. For a row of a flat form (of many
+            shapes), `flat_seed` must still mix the record's offset and shape into the seed.
         """
         of_form = np.array([form.entry.seed for form in self.forms], np.uint64)
         return np.array(self._series_seeds, np.uint64)[series] ^ of_form[forms]
@@ -245,7 +249,7 @@ class Register:
 
 
 def check_series(key: Series) -> None:
-    """Raises InvalidNameError for a (name, kind, mode) that cannot be stored."""
+    """Raise InvalidNameError for a (name, kind, mode) that cannot be stored."""
     name, kind, mode = key
     check_name(name)
     if not is_kind(kind) or not _fits(kind, MAX_NAME_BYTES):
@@ -257,7 +261,7 @@ def check_series(key: Series) -> None:
 
 
 def _fits(text: str, most: int) -> bool:
-    """Whether UTF-8 can encode `text`, in at most `most` bytes."""
+    """Return whether UTF-8 can encode `text`, in at most `most` bytes."""
     try:
         return len(text.encode()) <= most
     except UnicodeEncodeError:

@@ -54,9 +54,10 @@ class Packer:
         self.order_base = 0
 
     def admit(self, block: RowBlock) -> RowBlock:
-        """Returns the block without rows that cannot be stored, which its `misfits` then list.
+        """Return the block without rows that cannot be stored; its `misfits` list those rows.
 
-        Raises StoreError where the order of a record is beyond the table's 64 bits.
+        A row cannot be stored where its name, kind, mode, phase, dtype or shape is invalid. Raises
+        StoreError where the order of a record is beyond the table's 64 bits.
         """
         if len(block) and int(block.columns["order"].max()) > _MOST_ORDER - self.order_base:
             raise StoreError("a record's order is out of range")
@@ -69,7 +70,10 @@ class Packer:
         return replace(block.only(fit), misfits=block.misfits + misfits)
 
     def _refused(self, block: RowBlock) -> dict[int, str]:
-        """Returns the reason for each row (by number) whose series, phase or layout is refused."""
+        """Return, for each row that cannot be stored, the reason, by row number in the block.
+
+        It is the reason why the row's series, phase or layout (dtype and shape) is refused.
+        """
         register, tables, columns = self._register, block.tables, block.columns
         series, phases = register.series_and_phases(block)
         layouts = register.sound_layouts(tables, columns["layout"])
@@ -84,7 +88,7 @@ class Packer:
         return refused
 
     def pack(self, block: RowBlock, pairs: int) -> Packed:
-        """Packs a block from `admit`; `pairs` is how many histogram pairs the table has so far."""
+        """Pack a block from `admit`; `pairs` is how many histogram pairs the table has so far."""
         register, columns = self._register, block.columns
         series, phases = register.series_and_phases(block)
         forms = register.forms_of(block)
@@ -109,14 +113,20 @@ class Packer:
 
 
 def without_values(block: RowBlock, left_out: Array) -> RowBlock:
-    """Returns the block without the values of rows in the mask `left_out`; summaries stay."""
+    """Return the block without the values of rows in the bool mask `left_out`; summaries stay.
+
+    These rows are flagged VALUE_DROPPED.
+    """
     flags = block.columns["flags"] | np.where(left_out, Flag.VALUE_DROPPED, 0).astype(np.uint32)
     columns = {**block.columns, "flags": flags}
     return replace(block, columns=columns, kept=block.kept & ~left_out)
 
 
 def _grouped(forms: Array) -> list[Array]:
-    """Returns, for each form (dtype and shape) that occurs, the numbers of its rows in order."""
+    """Return, for each form (dtype and shape) that occurs, the numbers of its rows in order.
+
+    forms: the form number of each row, of at least one.
+    """
     if (forms == forms[0]).all():
         return [np.arange(len(forms))]
     order = np.argsort(forms, kind="stable")
@@ -124,7 +134,7 @@ def _grouped(forms: Array) -> list[Array]:
 
 
 def _addition(form: OpenForm, own: Array, block: RowBlock, table: Array, seeds: Array) -> Addition:
-    """Returns what the rows `own` add to the arrays of their form (dtype and shape).
+    """Return what the rows `own` add to the arrays of their form (dtype and shape).
 
     Each row's index in these arrays is entered into `table`. For a row of a flat form (records of
     many shapes), `seeds` is changed as well: the record's offset and shape are mixed in, because
@@ -151,9 +161,10 @@ def _addition(form: OpenForm, own: Array, block: RowBlock, table: Array, seeds: 
 
 
 def _histograms(block: RowBlock, table: Array, pairs: int) -> tuple[Array, Array]:
-    """Enters into `table` where each row's histogram is stored; one larger than its values is not.
+    """Enter into `table` where each row's histogram is stored; one larger than its values is not.
 
-    Returns where each row's pairs end among the stored pairs, and a mask of the stored pairs.
+    pairs: how many (exponent, count) pairs were stored before. Return where each row's pairs end
+        among those of this block that are stored, and a mask of the block's pairs that are stored.
     """
     sizes, bins = block.sizes, block.columns["bins"].astype(np.int64)
     stored = (sizes == 0) | (PAIR_BYTES * bins < sizes)
@@ -167,7 +178,11 @@ def _histograms(block: RowBlock, table: Array, pairs: int) -> tuple[Array, Array
 def _checks(
     rows: bytes, exponents: bytes, counts: bytes, ends: Array, seeds: Array
 ) -> Iterator[int]:
-    """Yields the checksum of each packed row together with its histogram pairs."""
+    """Yield the checksum of each packed row together with its histogram pairs.
+
+    rows: the packed rows, end to end. exponents, counts: all histogram pairs, 2 and 8 bytes each.
+        ends: where each row's pairs end among them. seeds: the checksum seed of each row.
+    """
     width, start = ROW.itemsize, 0
     for row, (end, seed) in enumerate(zip(ends.tolist(), seeds.tolist(), strict=True)):
         packed_row = rows[row * width : (row + 1) * width]

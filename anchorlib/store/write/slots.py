@@ -37,11 +37,11 @@ class SlotArray:
     dims: int = 0
 
     def file(self, chunk: int) -> str:
-        """Returns the path of the file of chunk number `chunk`."""
+        """Return the path of the file of chunk number `chunk`."""
         return f"{self.path}/{chunk_key(chunk, self.dims)}"
 
     def write_packed(self, start: int, packed: Buffer) -> None:
-        """Writes rows, which `packed` holds end to end; the first becomes row number `start`."""
+        """Write rows, which `packed` holds end to end; the first becomes row number `start`."""
         if self.rows == 1:
             for row, place in enumerate(range(0, len(packed), self.nbytes), start):
                 self._write_file(row, memoryview(packed)[place : place + self.nbytes])
@@ -71,7 +71,7 @@ class SlotArray:
 
 
 def write_all(descriptor: int, buffers: Sequence[Buffer], offset: int, size: int) -> None:
-    """Writes all `size` bytes of the buffers at `offset` of the file, in as many calls as needed.
+    """Write all `size` bytes of the buffers at `offset` of the file, in as many calls as needed.
 
     One pwritev writes at most 2 GiB, and may write less than it was asked to.
     """

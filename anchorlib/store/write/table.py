@@ -46,7 +46,11 @@ class RowTable:
         }
 
     def append(self, packed: bytes, checks: list[int], exponents: bytes, counts: bytes) -> None:
-        """Writes packed rows, their checksums and histogram pairs behind the committed rows."""
+        """Write packed rows, their checksums and histogram pairs behind the committed rows.
+
+        packed: rows, end to end. checks: the checksum of each. exponents, counts: the pairs of all
+            histograms, as bytes. The rows exist once `commit` was called.
+        """
         if exponents:
             self._columns["hist_exponent"].write_packed(self.pairs, exponents)
             self._columns["hist_count"].write_packed(self.pairs, counts)
@@ -57,7 +61,7 @@ class RowTable:
         self._columns["check"].write_packed(self.rows, check_column.tobytes())
 
     def commit(self, rows: int, pairs: int) -> None:
-        """Commits the next `rows` appended rows and `pairs` histogram pairs: they exist now."""
+        """Commit the next `rows` appended rows and `pairs` histogram pairs: they exist now."""
         seq = np.arange(self.rows + 1, self.rows + rows + 1, dtype=COLUMNS["seq"])
         try:
             self._columns["seq"].write_packed(self.rows, seq.tobytes())
@@ -72,12 +76,12 @@ class RowTable:
         self.pairs += pairs
 
     def close(self) -> None:
-        """Closes the columns' files; a later append opens them again."""
+        """Close the columns' files; a later append opens them again."""
         self._files.close()
 
 
 class CatalogFile:
-    """Appends lines to the catalogue of a rank, or to another log of lines stored alike.
+    """Appends lines to a catalogue, or to another log of lines that is stored in the same way.
 
     path: the directory of the byte array. end: the offset behind its last complete line.
     """
@@ -88,34 +92,34 @@ class CatalogFile:
         self._bytes = SlotArray(self._files, str(path), 1, CATALOG_CHUNK)
 
     def append(self, lines: bytes) -> None:
-        """Writes complete lines behind the last one, also across the end of a chunk."""
+        """Write complete lines behind the last one, also across the end of a chunk."""
         self._bytes.write_packed(self.end, lines)
         self.end += len(lines)
 
     def erase_rest(self) -> None:
-        """Zeroes bytes that a crash left behind the last complete line, up to the chunk's end."""
+        """Zero bytes that a crash left behind the last complete line, up to the chunk's end."""
         size = CATALOG_CHUNK - self.end % CATALOG_CHUNK
         self._bytes.write_packed(self.end, bytes(size))
 
     def close(self) -> None:
-        """Closes the file; a later append opens it again."""
+        """Close the file; a later append opens it again."""
         self._files.close()
 
 
 def make_columns(records: Path, tree: Tree) -> None:
-    """Creates the empty arrays of a table's columns in the directory `records`."""
+    """Create the empty arrays of a table's columns in the directory `records`."""
     for name, dtype in (COLUMNS | HIST_COLUMNS).items():
         tree.make(records / name, array_json(column_shape(dtype, name)))
 
 
 def column_shape(dtype: np.dtype[Any], name: str) -> ArrayShape:
-    """Returns the layout of the array of a table's column that has no entry yet."""
+    """Return the layout of the array of a table's column `name`, with no rows yet."""
     dimension = "pair" if name in HIST_COLUMNS else "record"
     return ArrayShape(dtype, (0,), (ROWS_PER_CHUNK,), (dimension,))
 
 
 def erase_rows_after(records: Path, rows: int) -> None:
-    """Overwrites with zeros the entries of `seq` behind the last of `rows` committed rows.
+    """Overwrite with zeros the entries of `seq` behind the last of `rows` committed rows.
 
     A power loss may keep a later page of `seq` and lose an earlier one. Once new rows reached the
     page that was kept, it would mark rows as committed that are not written yet.

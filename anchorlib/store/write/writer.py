@@ -81,7 +81,7 @@ class Writer:
         author: str = "",
         part: Part | None = None,
     ) -> Writer:
-        """Creates the rank, or resumes it, and holds its lock until `close`.
+        """Create the rank, or resume it, and hold its lock until `close`.
 
         resume: continue a rank that exists, as its next attempt.
         overwrite: remove what this rank recorded before (other ranks stay) and begin anew.
@@ -193,14 +193,17 @@ class Writer:
     def committed(self) -> int:
         """The number of the next record that this attempt's sender has to send.
 
-        All records before it are safe: in this store, or (where collectors share the rank) in
-            another one.
+        All records with lower numbers are safe: in this store, or (where collectors share the rank)
+        in another collector's.
         """
         return self._first + self._table.rows - self._first_row
 
     @property
     def first(self) -> int:
-        """The number, in the writer's stream, of this attempt's first record in this store."""
+        """The number of this attempt's first record in this store, as its sender counts records.
+
+        It is above 0 where another collector has the records before.
+        """
         return self._first
 
     @property
@@ -209,7 +212,7 @@ class Writer:
         return self._left_out
 
     def fingerprint(self, attempt: int, first: int, end: int) -> bytes:
-        """Returns the 32-byte fingerprint of records first … end - 1 of an attempt.
+        """Return the 32-byte fingerprint of records first … end - 1 of an attempt.
 
         A sender compares it with a fingerprint of its own copy before it deletes that copy. Raises
         OptionError where there are no such records, StoreError for a damaged store.
@@ -221,7 +224,7 @@ class Writer:
             return stored_fingerprint(self._reader, attempt, first, end)
 
     def write_block(self, block: RowBlock) -> None:
-        """Writes a block; when this returns, all of it is committed, and if it raises, none is.
+        """Write a block; when this returns, all of it is committed, and if it raises, none is.
 
         The records belong to this writer's attempt, and `order` continues where the last attempt
         ended. Values for which there is no room are left out, and so are records that cannot be
@@ -265,11 +268,11 @@ class Writer:
             self._left_out.add(key, np.array([one.step]), int(sizes[row]))
 
     def gap(self, gaps: Sequence[Gap]) -> Counter[str]:
-        """States how many observations of this attempt were not recorded, as totals.
+        """State how many observations of this attempt were not recorded, as totals.
 
         Where the total of a gap is stated several times, the largest counts. A gap is one name,
         kind, mode and reason; beyond a limit, all further gaps are counted in one. A total that
-        grows may be written as late as by `publish`. Returns how many observations are new in these
+        grows may be written as late as by `publish`. Return how many observations are new in these
         totals, by reason; nothing is written, and the counter is empty, once the rank is known to
         be gone from disk.
         """
@@ -279,9 +282,10 @@ class Writer:
             return self._statements.gaps(gaps)
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """Writes lineage: what each value was computed from. Lineage written before is skipped.
+        """Write lineage (what each value was computed from); lineage written before is skipped.
 
         Lineage for which there is no room is left out, and counted in the header of this attempt.
+        Nothing is written once the rank is known to be gone from disk.
         """
         if not self._stands():
             return
@@ -289,9 +293,10 @@ class Writer:
             self._statements.edges(edges)
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """Adds entries to this attempt's header, or gives them new values.
+        """Add entries to this attempt's header, or give them new values.
 
-        Raises OptionError for a value that JSON cannot hold, StoreError where writing fails.
+        Nothing is written once the rank is known to be gone from disk. Raises OptionError for a
+        value that JSON cannot hold, StoreError where writing fails.
         """
         if not self._stands():
             return
@@ -300,9 +305,10 @@ class Writer:
             self._statements.header(values)
 
     def operations(self, entries: Sequence[Entry]) -> None:
-        """Adds entries to the log of traced operations; entries that the log has are skipped.
+        """Add entries to the log of traced operations; entries that the log has are skipped.
 
-        Entries for which there is no room are left out, and counted in the log as a gap.
+        Entries for which there is no room are left out, and counted in the log as a gap. Nothing is
+        written once the rank is known to be gone from disk.
         """
         if not self._stands():
             return
@@ -310,7 +316,7 @@ class Writer:
             self._operations.add(entries, self.attempt)
 
     def publish(self) -> None:
-        """Updates zarr metadata, so that other zarr readers see all that is committed.
+        """Update zarr metadata, so that other zarr readers see all that is committed.
 
         anchorlib's own readers see it without that. Also writes gaps and counts that were held
         back.
@@ -332,7 +338,7 @@ class Writer:
             self._budget.published()
 
     def revoke(self) -> None:
-        """Forbids all further writing, after the present file operation; any thread may call this.
+        """Forbid all further writing, after the present file operation; any thread may call this.
 
         Committed records stay intact. The thread that owns the writer then releases the rank by
         `close`.
@@ -340,7 +346,7 @@ class Writer:
         self._owner.revoke()
 
     def close(self) -> None:
-        """Publishes, marks the rank closed and releases its lock; a second call does nothing.
+        """Publish, mark the rank closed and release its lock; a second call does nothing.
 
         Raises StoreError where the rank was moved or removed, unless an earlier call raised that.
         """
@@ -359,12 +365,12 @@ class Writer:
             self.abandon()
 
     def abandon(self) -> None:
-        """Releases the rank as it is, still marked open, as if the process had died."""
+        """Release the rank as it is, still marked open, as if the process had died."""
         if self._open:
             self.hand_over().release()
 
     def hand_over(self) -> RankLock:
-        """Closes all files and returns the rank's lock, still held, for the rank's next writer."""
+        """Close all files and return the rank's lock, still held, for the rank's next writer."""
         self._open = False
         self._files.close()
         self._table.close()
@@ -394,7 +400,7 @@ class Writer:
         self._directory_watch.check()
 
     def _stands(self) -> bool:
-        """Whether the rank's directory is still there, so that statements can be written.
+        """Return whether the rank's directory is still there, so that the catalogue can be written.
 
         The first call that finds it gone raises StoreError. Later calls return False, so that gaps,
         lineage and header entries are dropped without a further error.
