@@ -20,6 +20,7 @@ by many units, unlike those of a mean of signs.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -57,22 +58,21 @@ def is_rest_of_terms(frontier: Frontier, row: int, row_b: int) -> bool:
         return False
     if kind == "value" and not any(ADDING.match(op) for op in frontier.ancestry(row).ops):
         return False
-    if any(type_eps(*one) != EPS32 or _size(*one) > MOST_ELEMENTS for one in records):
+    if any(type_eps(*each) != EPS32 or _size(*each) > MOST_ELEMENTS for each in records):
         return False
     try:
-        sides = values(a, row), values(b, row_b)
+        one, other = values(a, row), values(b, row_b)
     except StoreError:
         return False
-    if sides[0] is None or sides[1] is None or len(sides[0]) != len(sides[1]):
+    if one is None or other is None or len(one) != len(other):
         return False
     elements = [
-        float(a.figures["l2"][parent]) / max(_size(a, parent), 1) ** 0.5
+        float(a.figures["l2"][parent]) / math.sqrt(max(_size(a, parent), 1))
         for parent in frontier.parents(row)
     ]
     largest = ROOM * EPS32 * max(1.0 if kind == "value" else 0.0, *elements, 0.0)
-    unit = max(_unit(side, largest, 0.0 if kind == "value" else SPREAD) for side in sides)
-    apart = float(np.linalg.norm(sides[1] - sides[0]))
-    return apart <= UNITS * unit * len(sides[0]) ** 0.5
+    unit = max(_unit(side, largest, 0.0 if kind == "value" else SPREAD) for side in (one, other))
+    return float(np.linalg.norm(other - one)) <= UNITS * unit * math.sqrt(len(one))
 
 
 def _size(table: Table, row: int) -> int:
