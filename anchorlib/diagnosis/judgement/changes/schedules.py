@@ -30,7 +30,9 @@ TIMES = 10.0
 of the step before, or in the first step as that of the gradients."""
 ROUNDED = 1.0
 """By how many eps of the parameter the addition at the end of an update rounds."""
-NEAR = 1e-9  # relative difference of settings that two programs compute and that are equal
+NEAR = 2.0**-24
+"""The relative difference of settings that are equal but for rounding: a schedule that was computed
+otherwise, or a learning rate in a float32 tensor (`capturable` asks for one) beside the number."""
 WRITTEN = ("foreach", "fused", "capturable", "differentiable")
 """Settings that say how an optimizer is written, not what it computes."""
 
@@ -109,6 +111,13 @@ def _matters(parting: HistoryParting) -> bool:
     """Whether a setting that differs changes what the optimizer computes."""
     if parting.name.rpartition(".")[2] in WRITTEN:
         return False
-    if not all(isinstance(side, int | float) for side in (parting.a, parting.b)):
-        return True
-    return bool(abs(parting.a - parting.b) > NEAR * max(abs(parting.a), abs(parting.b)))
+    return not _are_near(parting.a, parting.b)
+
+
+def _are_near(a: Any, b: Any) -> bool:
+    """Whether two settings are equal but for rounding; of lists, as of groups, all their values."""
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(map(_are_near, a, b))
+    if not all(isinstance(side, int | float) for side in (a, b)):
+        return bool(a == b)
+    return bool(abs(a - b) <= NEAR * max(abs(a), abs(b)))

@@ -219,3 +219,39 @@ def test_an_optimizer_told_otherwise_is_no_rounding_where_parameters_were_not_re
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.first.place.step == 1
     assert found.verdict == ("unexpected" if fault else "suspect"), found.sentence
+
+
+def with_rates(store: Any, run: str, rate: Any, factor: float = 1.0) -> None:
+    """A training in two groups, recorded by default; the factor multiplies the second rate."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
+    rates = [rate, rate * factor]
+    groups = [
+        {"params": list(part.parameters()), "lr": one}
+        for part, one in zip((model[0], model[2]), rates, strict=True)
+    ]
+    optimizer = torch.optim.AdamW(groups)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, optimizer=optimizer)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 16, generator=draw)).square().mean().backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("rate", "factor", "verdict"),
+    [
+        (torch.tensor(0.005), 1.0, "suspect"),
+        (0.005 * (1 + 2e-16), 1.0, "suspect"),
+        (0.005, 1 + 1e-6, "unexpected"),
+        (0.005, 1.01, "unexpected"),
+    ],
+    ids=["tensor", "another schedule", "a little more", "more"],
+)
+def test_a_rate_that_is_rounded_otherwise_is_no_other_rate(tmp_path, rate, factor, verdict):
+    with_rates(tmp_path, "a", 0.005)
+    with_rates(tmp_path, "b", rate, factor)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict in (verdict, "identical" if verdict == "suspect" else ""), found.sentence
