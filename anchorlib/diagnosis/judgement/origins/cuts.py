@@ -6,6 +6,7 @@
     one.backward(); other.backward()                (one + other).backward()
     expert(x[chosen])                               expert(x[chosen.flip(0)])
     probabilities / probabilities.sum()             logits.softmax(-1)
+    scores.masked_fill(~keep, -inf)                 scores.masked_fill(drop, -inf)
 
 Where the runs only split a batch differently, or order its samples differently, the alignment has
 found it out, and each sample's results are compared with those of the same sample. Packed sequences
@@ -28,12 +29,15 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib.diagnosis.judgement.origins.encodings import encoded_otherwise, exchanged_inputs
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep
+from anchorlib.diagnosis.judgement.origins.intermediates import is_output
 from anchorlib.diagnosis.judgement.origins.learning import goes_on, same_learning
 from anchorlib.diagnosis.judgement.origins.other_calls import called_otherwise, inside_models
+from anchorlib.diagnosis.judgement.origins.returned import evaluated_alike
 from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.diagnosis.sizes import Measures
-from anchorlib.names import escape
+from anchorlib.names import escape, join
 
 __all__ = ["Cuts", "cuts", "equal_learning"]
 
@@ -71,8 +75,10 @@ class Cuts:
 def cuts(alignment: Alignment, measures: Measures) -> Cuts:
     """The pairs of all records of the modules that the runs call or use differently.
 
-    No pairs where gradients and updates of the first step that differs show that the work is not
-    equal. Modules whose calls differ are tried first, then with them all results inside the models.
+    Beside them, constants in another encoding, and inputs that were exchanged. No pairs where
+    gradients and updates of the first step that differs show that the work is not equal. Modules
+    whose calls differ are tried first, with such constants and inputs; then, without these, all
+    results inside the models: what hides one of them in a step may hide a wrong constant too.
     """
     none = Cuts(np.empty(0, np.int64))
     rows = alignment.a_row[measures.pair]
@@ -80,12 +86,23 @@ def cuts(alignment: Alignment, measures: Measures) -> Cuts:
         return none
     step = alignment.a.step[rows].min()
     first = FirstStep(alignment, measures, int(step))
-    modules = called_otherwise(first)
-    if not modules or not same_learning(first, modules):
-        modules |= inside_models(first)
+    called = called_otherwise(first)
+    given = encoded_otherwise(first) | exchanged_inputs(first)
+    modules = called | given
+    learns = bool(modules) and same_learning(first, modules)
+    if not learns or (given and not goes_on(first, modules)):
+        modules = called | inside_models(first)
         if not modules or not (same_learning(first, modules) and goes_on(first, modules)):
             return none
     within = first.within(modules)[alignment.a.tensor[rows]]
+    outputs = np.array(
+        [
+            kind == "value" and is_output(name) and join(name, kind) in modules
+            for name, kind, _, _ in alignment.a.tensors
+        ],
+        bool,
+    )[alignment.a.tensor[rows]]
+    within[outputs] &= evaluated_alike(first, rows[outputs])
     return Cuts(rows[within], tuple(sorted(filter(None, modules))), first.steps[0])
 
 

@@ -5,9 +5,12 @@
     logits.log_softmax(-1)                             logits - logits.logsumexp(-1, keepdim=True)
 
 Code that is written otherwise has other intermediate results. A result that no loss depends on, and
-a model's inputs and outputs, are no intermediate results: nothing behind them shows whether the
-work is equal. Nor is a result that is a multiple of the other run's: a norm behind it hides such a
-factor from all that is learned.
+a model's inputs, are no intermediate results: nothing behind them shows whether the work is equal.
+A model's output is one only where both runs recorded a loss that they compute from it
+(`returned`). A result that is a multiple of the other run's is none: a norm behind it hides such a
+factor from all that is learned. A multiple counts only for an output, and only where the runs state
+that they compute the loss from it by other operations, as one that is divided here and multiplied
+there.
 """
 
 from __future__ import annotations
@@ -18,64 +21,74 @@ from typing import Any
 import numpy as np
 
 from anchorlib import dtypes
+from anchorlib.diagnosis.judgement.origins.first_step import FirstStep
+from anchorlib.diagnosis.judgement.origins.returned import MULTIPLE, read_by_losses
 from anchorlib.diagnosis.pairing import Alignment, Table
-from anchorlib.diagnosis.sizes import Measures
 from anchorlib.names import join
 from anchorlib.scope import TRAIN
 
-__all__ = ["intermediates"]
+__all__ = ["intermediates", "is_output"]
 
 Array = np.ndarray[Any, Any]
 ROOT = re.compile(r"(^|\.)(input|output)([:.]\d+)*$")
-MULTIPLE = 0.01
-"""The share of ½·error² below which the cosine distance of two records shows that the error lies
-along the record: that B's record is a multiple of A's. Errors across the record make ½·error²."""
 
 
-def intermediates(
-    alignment: Alignment, measures: Measures, here: Array, learnt: set[str], limit: float
-) -> set[str]:
-    """The intermediate results that differ by more than `limit` eps, as `name@kind`.
+def intermediates(first: FirstStep, limit: float) -> set[str]:
+    """The intermediate results of a step that differ by more than `limit` eps, as `name@kind`.
 
-    here: the indices into `measures` of the pairs of the first step that differs.
-    learnt: the names of parameters.
     A tensor counts only where both runs recorded a gradient of it, and where all its records that
     differ so much are intermediate results.
     """
-    a = alignment.a
+    alignment, measures, a = first.alignment, first.measures, first.alignment.a
+    read = read_by_losses(first)
     followed = _followed(a) & {
         (name, rank) for name, rank in _followed(alignment.b, _names(alignment))
     }
     found: set[str] = set()
     barred: set[str] = set()
     relative = measures["error_eps"] * measures["eps"]
-    for place in here.tolist():
+    for place in first.here.tolist():
         row = int(alignment.a_row[measures.pair[place]])
         tensor = a.tensors[a.tensor[row]]
-        if tensor.kind not in ("value", "grad") or tensor.name in learnt:
+        own = tensor.name, tensor.rank
+        if tensor.kind not in ("value", "grad") or tensor.name in first.learnt:
             continue
         if measures["error_eps"][place] <= limit:
             continue
+        training = a.phases[a.phase[row]] == TRAIN
+        if not training and tensor.kind == "value" and is_output(tensor.name) and own in read:
+            continue  # its evaluations show for themselves whether they are equal
         text = join(tensor.name, tensor.kind)
         inside = (
-            a.phases[a.phase[row]] == TRAIN
-            and (tensor.name, tensor.rank) in followed
-            and not (tensor.kind == "value" and _is_shown(a, row))
+            training
+            and own in followed
+            and not (tensor.kind == "value" and _is_shown(a, row, read=own in read))
             and not measures["nonfinite"][place]
-            and not measures["cosine_distance"][place] < MULTIPLE * relative[place] ** 2 / 2
+            and (
+                not measures["cosine_distance"][place] < MULTIPLE * relative[place] ** 2 / 2
+                or (is_output(tensor.name) and read.get(own, False))
+            )
         )
         (found if inside else barred).add(text)
     return found - barred
 
 
-def _is_shown(table: Table, row: int) -> bool:
+def is_output(name: str) -> bool:
+    """Return whether a tensor of this name is what a whole model returns, as `critic.output:1`."""
+    root = ROOT.search(name)
+    return root is not None and root[2] == "output"
+
+
+def _is_shown(table: Table, row: int, *, read: bool) -> bool:
     """Return whether a value is a model's input or output, a single number, or integers.
 
     Such a value is no intermediate result of a model; a single number may be the loss.
+    read: whether both runs compute a recorded loss from the value. Then a model's output is one.
     """
     number = int(table.figures["numel"][row]) == 1
     whole = dtypes.dtype(table.dtypes[table.dtype[row]]).family != "float"
-    return number or whole or bool(ROOT.search(table.tensors[table.tensor[row]].name))
+    name = table.tensors[table.tensor[row]].name
+    return number or whole or (bool(ROOT.search(name)) and not (read and is_output(name)))
 
 
 def _followed(table: Table, names: dict[str, str] | None = None) -> set[tuple[str, int]]:

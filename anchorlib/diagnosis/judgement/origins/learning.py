@@ -18,6 +18,7 @@ import numpy as np
 from anchorlib.diagnosis.causes import is_grafted
 from anchorlib.diagnosis.judgement.origins.coarsest import coarsest_formats
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep, module_of
+from anchorlib.diagnosis.judgement.origins.returned import read_by_losses
 from anchorlib.diagnosis.sizes import steady_elements_apart
 
 __all__ = ["LIMIT", "goes_on", "same_learning"]
@@ -194,8 +195,10 @@ def _lack_partners(first: FirstStep) -> bool:
 def _same_amount(first: FirstStep, modules: set[str]) -> bool:
     """Whether each model among `modules` returns equally many elements in both runs.
 
-    All calls of the step are added up.
+    All calls of the step are added up, and all outputs of a model that both runs compute a recorded
+    loss from: one run may stack two outputs, or put them side by side.
     """
+    read: dict[tuple[str, int], bool] | None = None
     for number, tensor in enumerate(first.alignment.a.tensors):
         root = _ROOT.search(module_of(tensor.name)) and tensor.kind == "value"
         if not root or module_of(tensor.name) not in modules or number not in first.partner:
@@ -209,8 +212,34 @@ def _same_amount(first: FirstStep, modules: set[str]) -> bool:
             for table, number_of_run, step in zip(sides, own, first.steps, strict=True)
         }
         if len(totals) > 1:
-            return False
+            read = read_by_losses(first) if read is None else read
+            if (tensor.name, tensor.rank) not in read or not _same_sum(
+                first, tensor.name, tensor.rank
+            ):
+                return False
     return True
+
+
+def _same_sum(first: FirstStep, output: str, rank: int) -> bool:
+    """Whether all outputs of a model have equally many elements in both runs, in the step's calls.
+
+    output: the name of one of A's outputs of the model.
+    """
+    alignment = first.alignment
+    renamed = {renaming.b: renaming.a for renaming in alignment.renamed}
+    totals = [
+        sum(
+            int(table.figures["numel"][rows].sum())
+            for number, rows in rows_of.items()
+            if (tensor := table.tensors[number]).kind == "value"
+            and tensor.rank == rank
+            and module_of(names.get(tensor.name, tensor.name)) == module_of(output)
+        )
+        for table, rows_of, names in zip(
+            (alignment.a, alignment.b), first.rows_of, ({}, renamed), strict=True
+        )
+    ]
+    return totals[0] == totals[1]
 
 
 def _times(kind: str, eps: Array) -> Array:

@@ -56,7 +56,7 @@ def called_otherwise(first: FirstStep) -> set[str]:
 
 def inside_models(first: FirstStep) -> set[str]:
     """The intermediate results inside the models that differ beyond rounding, as `name@kind`."""
-    return intermediates(first.alignment, first.measures, first.here, first.learnt, LIMIT)
+    return intermediates(first, LIMIT)
 
 
 def _packed(first: FirstStep) -> set[str]:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.record import Edges
 
-__all__ = ["used_otherwise"]
+__all__ = ["Uses", "used_otherwise", "uses"]
 
 Uses = Mapping[str, Mapping[str, frozenset[tuple[str, ...]]]]
 """A value's name → the name of each value computed from it → the operations, by statement."""
@@ -32,7 +32,7 @@ def used_otherwise(alignment: Alignment, rank: int, names: Collection[str]) -> s
     """
     a, b = alignment.a.edges.get(rank, ()), alignment.b.edges.get(rank, ())
     renamed = {renaming.b: renaming.a for renaming in alignment.renamed}
-    mine, other = _uses(a, {}), _uses(b, renamed)
+    mine, other = uses(a, {}), uses(b, renamed)
     chosen = {
         name
         for name in names
@@ -49,15 +49,21 @@ def used_otherwise(alignment: Alignment, rank: int, names: Collection[str]) -> s
     return chosen
 
 
-def _uses(statements: Collection[Edges], renamed: Mapping[str, str]) -> Uses:
-    uses: defaultdict[str, defaultdict[str, set[tuple[str, ...]]]]
-    uses = defaultdict(lambda: defaultdict(set))
+def uses(statements: Collection[Edges], renamed: Mapping[str, str]) -> Uses:
+    """Return what a run's statements say is computed from each value, and by which operations.
+
+    renamed: the run's names -> A's, where they differ.
+    """
+    found: defaultdict[str, defaultdict[str, set[tuple[str, ...]]]]
+    found = defaultdict(lambda: defaultdict(set))
     for edges in statements:
         for parent in edges.parents:
             if parent.call is not None:
                 name = renamed.get(parent.name, parent.name)
-                uses[name][renamed.get(edges.name, edges.name)].add(edges.ops)
-    return {name: {made: frozenset(ops) for made, ops in own.items()} for name, own in uses.items()}
+                found[name][renamed.get(edges.name, edges.name)].add(edges.ops)
+    return {
+        name: {made: frozenset(ops) for made, ops in own.items()} for name, own in found.items()
+    }
 
 
 def _splits(name: str, mine: Uses, other: Uses) -> bool:
