@@ -10,6 +10,7 @@ first_step the first step that differs, and its records
 learning   whether gradients and updates of the first step that differs agree but for rounding
 other_calls modules that are called or used differently, known by shapes, order and rows
 intermediates results inside a model by which the runs differ on their way to equal learning
+idle_elements values that differ only in elements that no loss reads
 turns      backward passes that contribute in another order to equal gradients
 packed     packed sequences, whose rows stand in the order of time and then of length
 coarsest   the coarsest dtype that differing records went through, as its eps

@@ -29,11 +29,13 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep
-from anchorlib.diagnosis.judgement.origins.learning import goes_on, same_learning
+from anchorlib.diagnosis.judgement.origins.idle_elements import differ_where_idle
+from anchorlib.diagnosis.judgement.origins.learning import LIMIT, goes_on, same_learning
 from anchorlib.diagnosis.judgement.origins.other_calls import called_otherwise, inside_models
 from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.diagnosis.sizes import Measures
 from anchorlib.names import escape
+from anchorlib.scope import TRAIN
 
 __all__ = ["Cuts", "cuts", "equal_learning"]
 
@@ -80,12 +82,20 @@ def cuts(alignment: Alignment, measures: Measures) -> Cuts:
         return none
     step = alignment.a.step[rows].min()
     first = FirstStep(alignment, measures, int(step))
-    modules = called_otherwise(first)
+    modules, idle = called_otherwise(first), set[str]()
     if not modules or not same_learning(first, modules):
         modules |= inside_models(first)
-        if not modules or not (same_learning(first, modules) and goes_on(first, modules)):
+        idle = differ_where_idle(first, LIMIT)
+        if not modules | idle:
             return none
-    within = first.within(modules)[alignment.a.tensor[rows]]
+        if not (same_learning(first, modules | idle) and goes_on(first, modules | idle)):
+            return none
+    a = alignment.a
+    within = first.within(modules)[a.tensor[rows]]
+    # No gradient shows whether anything reads these elements in an evaluation.
+    trained = np.array([phase == TRAIN for phase in a.phases])[a.phase[rows]]
+    within |= first.within(idle)[a.tensor[rows]] & trained
+    modules |= idle
     return Cuts(rows[within], tuple(sorted(filter(None, modules))), first.steps[0])
 
 
