@@ -31,79 +31,40 @@ import numpy as np
 
 from anchorlib.diagnosis.judgement.origins.encodings import encoded_otherwise, exchanged_inputs
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep
-from anchorlib.diagnosis.judgement.origins.intermediates import is_output
-from anchorlib.diagnosis.judgement.origins.learning import goes_on, same_learning
-from anchorlib.diagnosis.judgement.origins.other_calls import called_otherwise, inside_models
-from anchorlib.diagnosis.judgement.origins.returned import evaluated_alike
-from anchorlib.diagnosis.pairing import Alignment
-from anchorlib.diagnosis.sizes import Measures
-from anchorlib.names import escape, join
-
-__all__ = ["Cuts", "cuts", "equal_learning"]
-
-Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Cuts:
-    """The pairs that differ because the two runs call modules differently for equal work.
-
-    rows: A's rows of these pairs. modules: the names of the modules.
-    step: the first step that differs, in which all other records were found equal but for rounding;
-        None without such pairs.
-    """
-
-    rows: Array
-    modules: tuple[str, ...] = ()
-    step: int | None = None
-
-    def without(self, alignment: Alignment) -> Alignment:
-        """Return the alignment with the pairs of this object marked as equal."""
-        return replace(alignment, equal=alignment.equal | np.isin(alignment.a_row, self.rows))
-
-    def lines(self) -> list[str]:
-        """Return a sentence, in a list, that names the modules that were not compared; or []."""
-        if not len(self.rows):
-            return []
-        shown = ", ".join(map(escape, self.modules[:3])) + ", …" * (len(self.modules) > 3)
-        return [
-            f"the runs call or use {shown} otherwise for the same work: {len(self.rows):,} records "
-            "of that are not compared, and what is learned from them is the same but for rounding"
-        ]
-
-
-def cuts(alignment: Alignment, measures: Measures) -> Cuts:
-    """The pairs of all records of the modules that the runs call or use differently.
-
-    Beside them, constants in another encoding, and inputs that were exchanged. No pairs where
-    gradients and updates of the first step that differs show that the work is not equal. Modules
-    whose calls differ are tried first, with such constants and inputs; then, without these, all
-    results inside the models: what hides one of them in a step may hide a wrong constant too.
-    """
-    none = Cuts(np.empty(0, np.int64))
-    rows = alignment.a_row[measures.pair]
-    if not len(rows):
-        return none
-    step = alignment.a.step[rows].min()
-    first = FirstStep(alignment, measures, int(step))
     called = called_otherwise(first)
     given = encoded_otherwise(first) | exchanged_inputs(first)
-    modules = called | given
+    modules, idle = called | given, set[str]()
     learns = bool(modules) and same_learning(first, modules)
     if not learns or (given and not goes_on(first, modules)):
-        modules = called | inside_models(first)
-        if not modules or not (same_learning(first, modules) and goes_on(first, modules)):
+        modules, idle = called | inside_models(first), differ_where_idle(first, LIMIT)
+        left_out = modules | idle
+        if not left_out or not (same_learning(first, left_out) and goes_on(first, left_out)):
             return none
-    within = first.within(modules)[alignment.a.tensor[rows]]
+    names = tuple(sorted(filter(None, modules | idle)))
+    return Cuts(rows[_left_out(first, rows, modules, idle)], names, first.steps[0])
+
+
+def _left_out(first: FirstStep, rows: Array, modules: set[str], idle: set[str]) -> Array:
+    """Return for each of A's `rows` whether it is not compared, as a boolean mask.
+
+    modules: what the runs call, use or encode otherwise. An output of a model is left out only
+    where an evaluation shows the same. idle: values that differ only in elements that no loss
+    reads; these are left out of the training alone, since no gradient shows whether anything reads
+    such elements in an evaluation.
+    """
+    a = first.alignment.a
+    within = first.within(modules)[a.tensor[rows]]
     outputs = np.array(
         [
             kind == "value" and is_output(name) and join(name, kind) in modules
-            for name, kind, _, _ in alignment.a.tensors
+            for name, kind, _, _ in a.tensors
         ],
         bool,
-    )[alignment.a.tensor[rows]]
+    )[a.tensor[rows]]
     within[outputs] &= evaluated_alike(first, rows[outputs])
-    return Cuts(rows[within], tuple(sorted(filter(None, modules))), first.steps[0])
+    trained = np.array([phase == TRAIN for phase in a.phases])[a.phase[rows]]
+    within |= first.within(idle)[a.tensor[rows]] & trained
+    return within
 
 
 def equal_learning(alignment: Alignment, measures: Measures, step: int) -> bool:
