@@ -69,7 +69,8 @@ def losses(alignment: Alignment) -> Losses | None:
     last = len(step) - 1 - last
     loss_a, loss_b = _values(a, rows_a[last]), _values(b, rows_b[last])
     with np.errstate(all="ignore"):
-        apart = np.abs(loss_b - loss_a)
+        # A loss scale that was taken off again is the unit of a loss (`pairing.loss_scales`).
+        apart = np.abs(loss_b / b.scale[rows_b[last]] - loss_a / a.scale[rows_a[last]])
         apart[np.isnan(loss_a) ^ np.isnan(loss_b)] = np.inf
     values = zip(step[last].tolist(), loss_a.tolist(), loss_b.tolist(), strict=True)
     steps = step[last]

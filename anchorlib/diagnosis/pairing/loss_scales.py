@@ -12,13 +12,20 @@ adds a constant to the norm. The scale is then treated as if the records stated 
     loss.sum().backward()
     for p in model.parameters(): p.grad /= count
 
-Any other number rounds. Such a scale is recognised by norms: those of all gradients inside the
-model are that number times the other run's, those of the gradients that the optimizer takes are
-equal, and no value differs. Rounding would excuse a factor that clipping hides. So the optimizer of
-one run must take the gradients as backward made them, which clipping changes, or gradients whose
-norm is larger in another step, which no clipping to a norm had cut then: if the optimizer of the
-other run takes the same, the factor was taken off by a division. What rounding leaves is judged
-like any other difference.
+Any other number rounds, and so does a power of two beside another rewriting. Such a scale is
+recognised by norms: those of all gradients inside the model are that number times the other run's,
+and those of the gradients that the optimizer takes are equal. Rounding would excuse a factor that
+clipping hides. So the optimizer of one run must take the gradients as backward made them, or the
+same share of them in two steps, both of which clipping changes; or gradients whose norm is larger
+in another step, which no clipping to a norm had cut then: if the optimizer of the other run takes
+the same, the factor was taken off by a division. The bits of clipped gradients show it too, where
+they are small. The step after has to show the same scale. What rounding leaves is judged like any
+other difference, and so are all values.
+
+    loss = F.cross_entropy(logits, target, reduction="sum")
+
+A loss may be recorded when it was multiplied already, as a sum in place of a mean. Then the number
+that it is differs by the factor in place of its gradient: the factor is the loss's unit.
 """
 
 from __future__ import annotations
@@ -34,6 +41,7 @@ from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.splits import parameters_of
 from anchorlib.diagnosis.pairing.tables import Table
 from anchorlib.errors import StoreError
+from anchorlib.scope import TRAIN
 
 __all__ = ["with_loss_scale"]
 
@@ -47,6 +55,8 @@ LEAST = 0.1
 """By how much a scale is larger or smaller than 1 at least. Nobody scales a loss by less."""
 CLEARLY = 1e-3
 """By which share the norm of another step must be larger: clipped norms differ by far less."""
+CLIPPING = 1e-6
+"""What `torch.nn.utils.clip_grad_norm_` adds to the norm by which it divides."""
 MOST_ELEMENTS = 1 << 20  # of gradients whose passes are added up
 MADE = ("updated", "delta")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -55,25 +65,27 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 def with_loss_scale(alignment: Alignment) -> Alignment:
     """Return the alignment with the loss scale that B's program applied stated for B's gradients.
 
+    It is stated for the loss itself, too, where this number differs by the scale.
     Returns the alignment itself where the first step that differs does not show such a scale.
     """
     a, b = alignment.a, alignment.b
     pairs = alignment.differing
-    if not len(pairs) or alignment.merged or not ((a.scale == 1).all() and (b.scale == 1).all()):
+    if not len(pairs) or not ((a.scale == 1).all() and (b.scale == 1).all()):
         return alignment
     step = a.step[alignment.a_row[pairs]].min()
     first = pairs[a.step[alignment.a_row[pairs]] == step]
     scaled = _is_scaled(a)
-    factor = _factor(alignment, first)
-    exact = factor is not None and scaled[alignment.a_row[first]].all()
-    if not (exact and _takes_the_same(alignment, int(step))):
-        factor = _rounded_factor(alignment, first, scaled)
-    if factor is None:
+    factor = None if alignment.merged else _factor(alignment, first)
+    exact = scaled[alignment.a_row[first]].all() and _takes_the_same(alignment, int(step))
+    if factor is not None and exact and not _may_be_clipped(alignment, int(step)):
+        scales = np.where(scaled[alignment.a_row], factor, 1.0)
+    elif (rounded := _rounded_scales(alignment, first, scaled)) is not None:
+        scales = rounded
+    else:
         return alignment
-    rows = alignment.a_row
-    later = scaled[rows] & (a.step[rows] >= step)
+    later = a.step[alignment.a_row] >= step
     scale = b.scale.copy()
-    scale[alignment.b_row[later]] = factor
+    scale[alignment.b_row[later]] = scales[later]
     return replace(alignment, b=replace(b, scale=scale))
 
 
@@ -103,47 +115,117 @@ def _factor(alignment: Alignment, pairs: Array) -> float | None:
     return factor if math.frexp(factor)[0] == 0.5 and factor != 1 else None
 
 
-def _rounded_factor(alignment: Alignment, pairs: Array, scaled: Array) -> float | None:
-    """The loss scale of B, where it is any number and gradients round; None where there is none.
+def _rounded_scales(alignment: Alignment, pairs: Array, scaled: Array) -> Array | None:
+    """The loss scale of B for each pair of records, where it is any number and gradients round.
 
+    1 for a pair that no loss scale multiplies. None where there is no loss scale.
     pairs: the pairs of the first step that differs which differ.
     scaled: for each row of A, whether it is a gradient that a loss scale multiplies.
     """
-    a, rows = alignment.a, alignment.a_row[pairs]
-    taken = _is_taken(a)
-    made = np.array([tensor.kind in MADE for tensor in a.tensors] or [False], bool)[a.tensor]
-    made |= np.array([tensor.kind.startswith("opt.") for tensor in a.tensors], bool)[a.tensor]
-    if not (scaled | taken | made)[rows].all():
+    a, rows = alignment.a, alignment.a_row
+    step = int(a.step[rows[pairs[0]]])
+    here = a.step[rows] == step
+    norm_a, norm_b = a.figures["l2"][rows], alignment.b.figures["l2"][alignment.b_row]
+    inside, read = here & scaled[rows], here & _is_taken(a)[rows]
+    if not (inside.any() and read.any() and _are_near(alignment, norm_a[read], norm_b[read])):
         return None
-    step = int(a.step[rows[0]])
-    here = a.step[alignment.a_row] == step
-    norms = alignment.a.figures["l2"][alignment.a_row], alignment.b.figures["l2"][alignment.b_row]
-    inside, read = here & scaled[alignment.a_row], here & taken[alignment.a_row]
-    if not (inside.any() and read.any()):
+    at = _first_or_largest(alignment, inside)
+    numbers = _ratios_of_numbers(alignment, here, "value")
+    factor = _snapped(norm_a[at], norm_b[at] * numbers[at])
+    if factor is None:
         return None
-    factor = _snapped(*(norm[_first_or_largest(alignment, inside)] for norm in norms))
-    if factor is None or not _are_near(alignment, norms[0][inside], norms[1][inside] / factor):
+    scales = _scales(alignment, here, scaled, factor)
+    if alignment.merged:  # the loss of each part has a gradient of its own, which is not added up
+        inside &= a.figures["numel"][rows] > 1
+    if not _are_near(alignment, norm_a[inside], norm_b[inside] / scales[inside]):
         return None
-    if not _are_near(alignment, norms[0][read], norms[1][read]):
-        return None
-    step_b = int(alignment.b.step[alignment.b_row[pairs[0]]])
-    sides = ((a, step), (alignment.b, step_b))
-    return factor if any(_takes_as_made(*one) or _takes_less(*one) for one in sides) else None
+    then = (a.step[rows] == step + 1) & (a.figures["numel"][rows] > 1) & scaled[rows]
+    then |= (a.step[rows] == step + 1) & ~scaled[rows] & (scales != 1)
+    goes_on = np.abs(norm_b / scales - norm_a)[then] <= LEAST * norm_a[then].max(initial=0.0)
+    return scales if goes_on.all() and _is_seen(alignment, step) else None
+
+
+def _scales(alignment: Alignment, here: Array, scaled: Array, factor: float) -> Array:
+    """For each pair the number by which a loss scale multiplies B's record; 1 where it does not.
+
+    A loss may be recorded before or after it is multiplied: then its gradient, or its value,
+    differs by the factor, or both do in part.
+    here: which pairs are of the first step that differs. scaled, factor: see `_rounded_scales`.
+    """
+    a, rows = alignment.a, alignment.a_row
+    gradient = scaled[rows]
+    of_number = gradient & (a.figures["numel"][rows] == 1)
+    numbers = _ratios_of_numbers(alignment, here, "value")
+    scales = np.where(gradient, factor, 1.0)
+    if alignment.merged:
+        scales[of_number] = _ratios_of_numbers(alignment, here, "grad")[of_number]
+    else:
+        scales[of_number] /= numbers[of_number]
+    followed = {a.tensors[a.tensor[row]].name for row in rows[here & of_number].tolist()}
+    losses = np.array([tensor.name in followed for tensor in a.tensors], bool)[a.tensor[rows]]
+    losses = ~gradient & (losses | (np.abs(numbers / factor - 1) < LEAST))
+    scales[losses] = numbers[losses]
+    return scales
+
+
+def _may_be_clipped(alignment: Alignment, step: int) -> bool:
+    """Whether what backward made in a step is recorded, and does not show that nothing clipped it.
+
+    Clipping hides a power of two to the bit where gradients are large.
+    """
+    a = alignment.a
+    kinds = np.array([tensor.kind == "pass_grad" for tensor in a.tensors] or [False], bool)
+    recorded = bool((kinds[a.tensor] & (a.step == step)).any())
+    return recorded and not _is_seen(alignment, step)
+
+
+def _is_seen(alignment: Alignment, step: int) -> bool:
+    """Whether the records of a step show that no clipping took the factor off."""
+    sides = (alignment.a, step), (alignment.b, step + alignment.step_offset)
+    return _shows_clipping(alignment, step) or any(
+        takes(*side) for side in sides for takes in (_takes_as_made, _takes_less, _takes_a_share)
+    )
 
 
 def _first_or_largest(alignment: Alignment, inside: Array) -> int:
     """The pair of gradients that tells a loss scale best.
 
     The first gradient of a single number is that of the loss, which low precision does not round.
-    Where none was recorded, the largest gradient.
+    Where none was recorded, or passes are merged, the largest gradient.
     """
     a, pairs = alignment.a, np.flatnonzero(inside)
     rows = alignment.a_row[pairs]
     single = np.flatnonzero((a.figures["numel"][rows] == 1) & (a.figures["l2"][rows] > 0))
-    if len(single):
+    if len(single) and not alignment.merged:
         return int(pairs[single[np.argmin(a.order[rows[single]])]])
-    norm = a.figures["l2"][rows]
+    norm = np.where(a.figures["numel"][rows] == 1, -1.0, a.figures["l2"][rows])
     return int(pairs[np.argmax(np.where(np.isfinite(norm), norm, -1.0))])
+
+
+def _ratios_of_numbers(alignment: Alignment, here: Array, kind: str) -> Array:
+    """For each pair, how many times A's number B's is in the first step that differs.
+
+    here: which pairs are of that step. kind: "value" or "grad", of which the numbers are compared.
+    The ratio holds for all records of training that have the name of a single number. It is 1 for
+    all other pairs, and where it is not the same in all passes.
+    """
+    a, rows = alignment.a, alignment.a_row
+    train = np.array([phase == TRAIN for phase in a.phases] or [False], bool)[a.phase[rows]]
+    real = np.array([name in DTYPES for name in a.dtypes] or [False], bool)[a.dtype[rows]]
+    which = train & real & (a.figures["numel"][rows] == 1)
+    known: dict[tuple[str, int], float] = {}
+    for pair in np.flatnonzero(which & here).tolist():
+        tensor = a.tensors[a.tensor[rows[pair]]]
+        if tensor.kind != kind:
+            continue
+        row, row_b = rows[pair], alignment.b_row[pair]
+        norms = float(a.figures["l2"][row]), float(alignment.b.figures["l2"][row_b])
+        ratio = _snapped(*norms) or 1.0
+        same = abs(known.setdefault((tensor.name, tensor.rank), ratio) / ratio - 1) <= LOW
+        known[tensor.name, tensor.rank] = ratio if same else 1.0
+    ratios = [known.get((tensor.name, tensor.rank), 1.0) for tensor in a.tensors] or [1.0]
+    found: Array = np.where(which, np.array(ratios)[a.tensor[rows]], 1.0)
+    return found
 
 
 def _snapped(norm_a: float, norm_b: float) -> float | None:
@@ -202,15 +284,67 @@ def _takes_less(table: Table, step: int) -> bool:
 
     Clipping leaves no norm above its limit, and the gradients that it cuts have that norm.
     """
-    rows = np.flatnonzero(_is_taken(table))
-    squares = np.square(table.figures["l2"][rows])
-    steps, which, counts = np.unique(table.step[rows], return_inverse=True, return_counts=True)
-    norms = np.sqrt(np.bincount(which.reshape(-1), squares, len(steps)))
-    at = int(np.searchsorted(steps, step))
-    if at == len(steps) or steps[at] != step:
+    norms = _norms_of_steps(table, _is_taken(table))
+    if step not in norms:
         return False
-    comparable = np.isfinite(norms) & (counts == counts[at])
-    return bool((norms[comparable] > (1 + CLEARLY) * norms[at]).any())
+    own, count = norms[step]
+    return any(norm > (1 + CLEARLY) * own and many == count for norm, many in norms.values())
+
+
+def _takes_a_share(table: Table, step: int) -> bool:
+    """Whether an optimizer takes the same share of what backward made in this and another step.
+
+    Clipping takes a smaller share of larger gradients, so that their norms have to differ. Steps
+    in which gradients of several passes are added up are left out.
+    """
+    kinds = np.array([tensor.kind == "pass_grad" for tensor in table.tensors] or [False], bool)
+    taken, made = (
+        _norms_of_steps(table, which) for which in (_is_taken(table), kinds[table.tensor])
+    )
+    shares = {
+        at: (norm / made[at][0], made[at][0])
+        for at, (norm, count) in taken.items()
+        if at in made and made[at][1] == count == taken[step][1] and made[at][0] > 0
+    }
+    if step not in shares:
+        return False
+    share, size = shares[step]
+    return any(
+        abs(other / share - 1) <= ROUNDINGS * EPS32 and abs(norm / size - 1) > CLEARLY
+        for other, norm in shares.values()
+    )
+
+
+def _shows_clipping(alignment: Alignment, step: int) -> bool:
+    """Whether clipping after a factor would show in the bits of the gradients that are taken.
+
+    torch adds CLIPPING to the norm by which it divides, so that bits differ if the factor moves a
+    norm as small as this. True if the optimizers take equal bits nevertheless.
+    """
+    step_b = step + alignment.step_offset
+    if not _takes_the_same(alignment, step):
+        return False
+    shifts = []
+    for table, at in ((alignment.a, step), (alignment.b, step_b)):
+        kinds = np.array([tensor.kind == "pass_grad" for tensor in table.tensors] or [False], bool)
+        norms = _norms_of_steps(table, kinds[table.tensor])
+        if at not in norms or norms[at][1] != _norms_of_steps(table, _is_taken(table))[at][1]:
+            return False
+        shifts.append(CLIPPING / norms[at][0] if norms[at][0] > 0 else math.nan)
+    return abs(shifts[0] - shifts[1]) >= 2 * EPS32
+
+
+def _norms_of_steps(table: Table, which: Array) -> dict[int, tuple[float, int]]:
+    """Return for each step the norm of all records that are marked in it, and their number.
+
+    which: for each row, whether it is marked. Steps whose norm is not finite are left out.
+    """
+    rows = np.flatnonzero(which)
+    squares = np.square(table.figures["l2"][rows])
+    steps, at, counts = np.unique(table.step[rows], return_inverse=True, return_counts=True)
+    norms = np.sqrt(np.bincount(at.reshape(-1), squares, len(steps)))
+    every = zip(steps.tolist(), norms.tolist(), counts.tolist(), strict=True)
+    return {step: (norm, count) for step, norm, count in every if math.isfinite(norm)}
 
 
 def _is_sum_of(table: Table, row: int, rows: Array) -> bool:

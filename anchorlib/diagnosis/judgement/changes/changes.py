@@ -202,11 +202,17 @@ class Changes:
         """Whether one operation that made a value has another number, and all else is equal.
 
         False where parts were merged for the comparison: each part may have been divided by the
-        number of parts, and that is no other formula.
+        number of parts, and that is no other formula. False for a loss that a loss scale
+        multiplies, which is another unit of the loss.
         """
+        return self._has_formula(row) and other_number(*self.calls.operations(row))
+
+    def _has_formula(self, row: int) -> bool:
+        """Whether a row is a value in one unit in both runs, of one part each."""
         alignment = self.frontier.alignment
-        value = alignment.a.tensors[alignment.a.tensor[row]].kind == "value"
-        return value and not alignment.merged and other_number(*self.calls.operations(row))
+        a, row_b = alignment.a, int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
+        value = a.tensors[a.tensor[row]].kind == "value"
+        return value and not alignment.merged and bool(a.scale[row] == alignment.b.scale[row_b])
 
     def other_factor(self, row: int) -> bool:
         """Whether one operation that made a value has another number, perhaps in a tensor.
@@ -214,13 +220,7 @@ class Changes:
         The program may have computed that tensor from values that differ already. So the answer is
         meaningful only where everything that the value is computed from is equal.
         """
-        alignment = self.frontier.alignment
-        value = alignment.a.tensors[alignment.a.tensor[row]].kind == "value"
-        return (
-            value
-            and not alignment.merged
-            and other_number(*self.calls.operations(row), computed=True)
-        )
+        return self._has_formula(row) and other_number(*self.calls.operations(row), computed=True)
 
     def other_code(self, row: int) -> bool:
         """Whether both runs state what made a row, and the code that made it differs.

@@ -143,3 +143,108 @@ def test_any_number_that_clipping_hides_is_a_fault(tmp_path, clip):
     trained(tmp_path, "b", **plain, scale=48.0)
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.verdict == "unexpected", found.sentence
+
+
+def summed(  # a training is told by these
+    store,
+    run: str,
+    *,
+    unit: float = 1.0,
+    taken_off: float = 1.0,
+    clip: float = 1e6,
+    rate: float = 1.0,
+    parts: int = 1,
+    by_hand: bool = False,
+    anchored: bool = True,
+    large: float = 1.0,
+    later: float = 1.0,
+) -> None:
+    """A training whose loss is recorded `unit` times as large.
+
+    later: what the unit is multiplied by from the second step on.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2 * rate)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for step in range(3):
+            optimizer.zero_grad()
+            for part in torch.randn(16, 8, generator=draw).chunk(parts):
+                inner = model[0](part)
+                erf = 0.5 * inner * (1 + torch.erf(inner / 2**0.5))
+                out = model[2](erf) if by_hand else model(part)
+                loss = large * out.square().mean() * unit * (later if step else 1.0)
+                if anchored:
+                    anchorlib.anchor(loss, "loss")
+                loss.backward()
+            for parameter in model.parameters():
+                parameter.grad.div_(taken_off)
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+
+
+@pytest.mark.parametrize("anchored", [True, False])
+@pytest.mark.parametrize("unit", [16.0, 48.0])
+@pytest.mark.parametrize(
+    ("reference", "changes"),
+    [
+        ({}, {}),
+        ({}, {"parts": 4}),
+        ({"parts": 4, "taken_off": 4.0}, {"parts": 4}),
+        ({"unit": 5.0, "taken_off": 5.0}, {}),
+    ],
+    ids=["alone", "in parts", "of parts", "another unit"],
+)
+def test_the_unit_of_a_loss_is_no_difference(tmp_path, unit, anchored, reference, changes):
+    parts = changes.get("parts", 1)
+    summed(tmp_path, "a", anchored=anchored, **reference)
+    summed(tmp_path, "b", unit=unit, taken_off=unit * parts, anchored=anchored, **changes)
+    for pair in ("ab", "ba"):
+        found = anchorlib.compare(*pair, store=tmp_path)
+        assert found.verdict in ("expected", "suspect"), found.sentence
+        assert all(origin.cls == "rounding" for origin in found.origins)
+        if anchored:
+            assert found.losses.above_1e3 is None
+
+
+@pytest.mark.parametrize("unit", [16.0, 48.0])
+def test_the_unit_of_a_loss_beside_another_rewriting_is_rounding(tmp_path, unit):
+    summed(tmp_path, "a", clip=1e3)
+    summed(tmp_path, "b", unit=unit, taken_off=unit, clip=1e3, by_hand=True)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "suspect", found.sentence
+    assert all(origin.cls == "rounding" for origin in found.origins)
+
+
+@pytest.mark.parametrize("anchored", [True, False])
+@pytest.mark.parametrize("unit", [16.0, 48.0])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"taken_off": 15.9},
+        {"parts": 4},
+        {"parts": 4, "taken_off": 16.0},
+        {"later": 2.0, "taken_off": 16.0},
+        {"clip": 0.01},
+        {"clip": 0.01, "large": 300.0},
+        {"clip": 0.01, "parts": 4},
+        {"clip": 0.01, "by_hand": True},
+        {"rate": 1.01, "taken_off": 16.0},
+    ],
+    ids=lambda changes: ", ".join(f"{name} {value}" for name, value in changes.items()) or "left",
+)
+def test_the_unit_of_a_loss_that_reaches_the_optimizer_is_a_fault(
+    tmp_path, unit, changes, anchored
+):
+    changes = dict(changes, anchored=anchored)
+    if changes.get("taken_off") == 16.0:
+        changes["taken_off"] = unit
+    both = {name: changes[name] for name in ("clip", "large") if name in changes}
+    summed(tmp_path, "a", anchored=anchored, **both)
+    summed(tmp_path, "b", unit=unit, **changes)
+    for pair in ("ab", "ba"):
+        found = anchorlib.compare(*pair, store=tmp_path)
+        assert found.verdict == "unexpected", found.sentence
