@@ -31,6 +31,63 @@ import numpy as np
 
 from anchorlib.diagnosis.judgement.origins.encodings import encoded_otherwise, exchanged_inputs
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep
+from anchorlib.diagnosis.judgement.origins.idle_elements import differ_where_idle
+from anchorlib.diagnosis.judgement.origins.intermediates import is_output
+from anchorlib.diagnosis.judgement.origins.learning import LIMIT, goes_on, same_learning
+from anchorlib.diagnosis.judgement.origins.other_calls import called_otherwise, inside_models
+from anchorlib.diagnosis.judgement.origins.returned import evaluated_alike
+from anchorlib.diagnosis.pairing import Alignment
+from anchorlib.diagnosis.sizes import Measures
+from anchorlib.names import escape, join
+from anchorlib.scope import TRAIN
+
+__all__ = ["Cuts", "cuts", "equal_learning"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """The pairs that differ because the two runs call modules differently for equal work.
+
+    rows: A's rows of these pairs. modules: the names of the modules.
+    step: the first step that differs, in which all other records were found equal but for rounding;
+        None without such pairs.
+    """
+
+    rows: Array
+    modules: tuple[str, ...] = ()
+    step: int | None = None
+
+    def without(self, alignment: Alignment) -> Alignment:
+        """Return the alignment with the pairs of this object marked as equal."""
+        return replace(alignment, equal=alignment.equal | np.isin(alignment.a_row, self.rows))
+
+    def lines(self) -> list[str]:
+        """Return a sentence, in a list, that names the modules that were not compared; or []."""
+        if not len(self.rows):
+            return []
+        shown = ", ".join(map(escape, self.modules[:3])) + ", …" * (len(self.modules) > 3)
+        return [
+            f"the runs call or use {shown} otherwise for the same work: {len(self.rows):,} records "
+            "of that are not compared, and what is learned from them is the same but for rounding"
+        ]
+
+
+def cuts(alignment: Alignment, measures: Measures) -> Cuts:
+    """The pairs of all records of the modules that the runs call or use differently.
+
+    Beside them, constants in another encoding, and inputs that were exchanged. No pairs where
+    gradients and updates of the first step that differs show that the work is not equal. Modules
+    whose calls differ are tried first, with such constants and inputs; then, without these, all
+    results inside the models: what hides one of them in a step may hide a wrong constant too.
+    """
+    none = Cuts(np.empty(0, np.int64))
+    rows = alignment.a_row[measures.pair]
+    if not len(rows):
+        return none
+    step = alignment.a.step[rows].min()
+    first = FirstStep(alignment, measures, int(step))
     called = called_otherwise(first)
     given = encoded_otherwise(first) | exchanged_inputs(first)
     modules, idle = called | given, set[str]()
