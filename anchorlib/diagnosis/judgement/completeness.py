@@ -46,7 +46,7 @@ def completeness(alignment: Alignment) -> Completeness:
 
 
 def _lacks(name: str, table: Table, other: str, further: int | None) -> list[str]:
-    """What the run of `table` lacks, a clause for each thing; [] where it lacks nothing.
+    """Return what the run of `table` lacks, a clause for each thing; [] where it lacks nothing.
 
     further: the last step of the other run, where that step comes later; else None.
     """

@@ -61,7 +61,7 @@ def reason(
     *,
     outside: bool,
 ) -> str:
-    """The reasons of an origin, "; " between them; "" where there is nothing to say.
+    """Return the reasons of an origin, "; " between them; "" where there is nothing to say.
 
     note: the reason for the class. changed: what B does otherwise at the origin. outside: whether
         the difference came in from outside the recorded operations, so that these explain nothing.
@@ -99,7 +99,7 @@ def reason(
 
 
 def _copied(frontier: Frontier, row: int) -> str:
-    """Says in which run alone a value is a bit-for-bit copy of an earlier record."""
+    """Say in which run alone a value is a bit-for-bit copy of an earlier record."""
     alignment, source = frontier.alignment, frontier.copies[row]
     a, row_b = alignment.a, int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
     name = escape(a.tensors[a.tensor[source]].name)
@@ -111,7 +111,7 @@ def _copied(frontier: Frontier, row: int) -> str:
 
 
 def _in_eval_mode(frontier: Frontier, row: int) -> list[str]:
-    """Says which run alone had the layer in eval mode by the row's step; [] where neither did."""
+    """Say which run alone had the layer in eval mode by the row's step; [] where neither did."""
     alignment = frontier.alignment
     tensor, step = alignment.a.tensors[alignment.a.tensor[row]], int(alignment.a.step[row])
     names = {renaming.a: renaming.b for renaming in alignment.renamed}

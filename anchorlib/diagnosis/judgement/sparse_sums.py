@@ -59,7 +59,7 @@ def row_of_values(table: Table, row: int) -> int | None:
 
 
 def summed(table: Table, row: int) -> Sums | None:
-    """The sparse tensor whose indices row `row` holds, coalesced.
+    """Return the sparse tensor whose indices row `row` holds, coalesced.
 
     None where its values are not known, or are more than MOST_ELEMENTS. Raises StoreError where
     they cannot be read.

@@ -50,7 +50,7 @@ def absences(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str
 
 
 def untrained_since(frontier: Frontier, row: int) -> str:
-    """Says which run leaves an update's parameter unchanged, and why; "" where neither run does.
+    """Say which run leaves an update's parameter unchanged, and why; "" where neither run does.
 
     Two reasons are possible. If the run has a graph behind a value whose gradients come back in
     the other run alone, it cut the graph there. Otherwise the parameter may need no gradient.
@@ -122,7 +122,7 @@ def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
 
 
 def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
-    """The phases of B's step `step` in which B alone recorded a value of this name."""
+    """Return the phases of B's step `step` in which B alone recorded a value of this name."""
     b = frontier.alignment.b
     rows = frontier.alignment.only_b
     rows = rows[(b.step[rows] == step) & _named(b, name, "value")[rows]]
@@ -217,7 +217,7 @@ def called_otherwise(frontier: Frontier, row: int, names: Mapping[str, str]) -> 
 
 
 def models_called_otherwise(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Names models that one run called more often in a value's step, before it made the value.
+    """Name models that one run called more often in a value's step, before it made the value.
 
     Such a call may explain the value although it is no parent: autograd does not follow a call
     without gradients, even where the program computes with its result.
@@ -239,7 +239,7 @@ def models_called_otherwise(frontier: Frontier, row: int, names: Mapping[str, st
 
 
 def _models(table: Table, row: int, names: Mapping[str, str]) -> dict[str, int]:
-    """How often a run had made the result of each model in a row's step, before the row."""
+    """Return how often a run had made the result of each model in a row's step, before the row."""
     rank = table.tensors[table.tensor[row]].rank
     before = (table.step == table.step[row]) & (table.order < table.order[row])
     before &= table.attempt == table.attempt[row]
@@ -273,7 +273,7 @@ def _calls_for_gradient(table: Table, row: int, module: str) -> int:
 
 
 def _named(table: Table, name: str, kind: str, rank: int | None = None) -> Array:
-    """Whether each row of a table belongs to the tensor of this name and kind.
+    """Return whether each row of a table belongs to the tensor of this name and kind.
 
     rank: of which rank; None for any.
     """

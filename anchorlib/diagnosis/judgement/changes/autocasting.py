@@ -25,7 +25,7 @@ OFF = "off"
 def autocast_otherwise(
     frontier: Frontier, row: int, a: Sequence[Operation], b: Sequence[Operation]
 ) -> list[str]:
-    """Says that the runs were under autocast of different types where a row was made; else [].
+    """Say that the runs were under autocast of different types where a row was made; else [].
 
     Both headers must state it, and it must show at the row: in its element type, or in its casts.
     a, b: the operations that made the row.

@@ -44,7 +44,7 @@ MOST_COLUMNS = 256
 
 
 def other_share(frontier: Frontier, row: int, ops: Sequence[Operation]) -> list[str]:
-    """The record that B's target holds with another factor than A's, as a clause; else [].
+    """Return the record that B's target holds with another factor than A's, as a clause; else [].
 
     ops: A's operations between the loss and its parents.
     """
@@ -132,7 +132,7 @@ def _number(name: str, arguments: str) -> float | None:
 
 
 def _tables(frontier: Frontier, row: int, count: int) -> Iterator[tuple[str, Array]]:
-    """Yields values with `count` rows that are equal in both runs, as (name, table).
+    """Yield values with `count` rows that are equal in both runs, as (name, table).
 
     They were recorded in the row's step and before the row; the latest comes first.
     """

@@ -63,7 +63,7 @@ class Calls:
     def operations(
         self, row: int, *, elsewhere: bool = False
     ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """The operations of A and of B between a row and its parents, without moves of bits.
+        """Return the operations of A and of B between a row and its parents, without moves of bits.
 
         elsewhere: whether to take them from another call where this call has no operations.
         """
@@ -96,7 +96,7 @@ class Calls:
         return ", ".join(escape(name) for name in parents if name in only - paired)
 
     def of(self, row: int) -> Iterator[tuple[Call, Call]]:
-        """Yields the forward calls whose operations made this row, as (call in A, call in B).
+        """Yield the forward calls whose operations made this row, as (call in A, call in B).
 
         A value has one; a gradient has one for each use of its tensor from which it comes back.
         """

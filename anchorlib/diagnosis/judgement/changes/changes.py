@@ -161,13 +161,13 @@ class Changes:
         return tuple(clauses)
 
     def stepped_more(self, row: int) -> str:
-        """Says that a parameter was updated more often in one run before this row; else ""."""
+        """Say that a parameter was updated more often in one run before this row; else ""."""
         if self._has_lone_updates is None:
             self._has_lone_updates = has_lone_updates(self.frontier.alignment)
         return stepped_more(self.frontier, row, self.calls.names) if self._has_lone_updates else ""
 
     def unkept(self, row: int) -> tuple[str, ...]:
-        """Names numbers of a row's operations that autograd does not keep, if all else is equal.
+        """Name numbers of a row's operations that autograd does not keep, if all else is equal.
 
         That all else is equal is known only in steps that both runs state. Nothing is said where
         a run drew other random numbers and operations take what no record holds, as dropout does.
@@ -188,7 +188,7 @@ class Changes:
         return drawn is not None and drawn <= step + 1
 
     def other_settings(self, row: int) -> bool:
-        """Whether the two modules that made a row have different values for equal arguments.
+        """Return whether the two modules that made a row have different values for equal arguments.
 
         Such modules compute different formulas: eps, approximate, p, negative_slope. Two modules of
         different classes, or with different arguments, may still compute one formula.
@@ -199,7 +199,7 @@ class Changes:
         return other_values(*self._texts(row))
 
     def other_number(self, row: int) -> bool:
-        """Whether one operation that made a value has another number, and all else is equal.
+        """Return whether one operation that made a value has another number, and all else is equal.
 
         False where parts were merged for the comparison: each part may have been divided by the
         number of parts, and that is no other formula.
@@ -209,7 +209,7 @@ class Changes:
         return value and not alignment.merged and other_number(*self.calls.operations(row))
 
     def other_factor(self, row: int) -> bool:
-        """Whether one operation that made a value has another number, perhaps in a tensor.
+        """Return whether one operation that made a value has another number, perhaps in a tensor.
 
         The program may have computed that tensor from values that differ already. So the answer is
         meaningful only where everything that the value is computed from is equal.
@@ -223,7 +223,7 @@ class Changes:
         )
 
     def other_code(self, row: int) -> bool:
-        """Whether both runs state what made a row, and the code that made it differs.
+        """Return whether both runs state what made a row, and the code that made it differs.
 
         The code differs where a value is computed from other records, by other operations, by equal
         operations in another order or with other arguments, where one run reads by another of the
@@ -268,7 +268,7 @@ class Changes:
         return None, None
 
     def _in_values(self, row: int, measure: Measure) -> list[str]:
-        """Relations between the values of a record in A and B, a clause each.
+        """Return relations between the values of a record in A and B, a clause each.
 
         Only the first few records are read, since reading values takes time.
         """

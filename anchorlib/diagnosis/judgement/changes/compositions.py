@@ -66,7 +66,7 @@ class Compositions:
         return clauses[:SHOWN]
 
     def arranged(self, row: int) -> list[str]:
-        """Says that equal operations take their operands, or parts of these, in another order."""
+        """Say that equal operations take their operands, or parts of these, in another order."""
         clauses = []
         for call_a, call_b in self.calls.of(row):
             a, b = self.calls.edges(0, call_a), self.calls.edges(1, call_b)
@@ -119,7 +119,7 @@ class Compositions:
         return [f"{missing}: requires_grad?"] if missing else []
 
     def _passed_over(self, row: int, other: Counter[str]) -> list[str]:
-        """Names a record that A alone has and whose operations B does not run.
+        """Name a record that A alone has and whose operations B does not run.
 
         Either B does not run the first of its operations, or B lacks some of them and has no
         operation that A lacks. Otherwise B may compute the record and only lack its anchor.
@@ -148,7 +148,7 @@ class Compositions:
 
 
 def _moving(a: Edges, b: Edges) -> list[str]:
-    """In which arguments operations that only move bits differ, a clause for each."""
+    """Return in which arguments operations that only move bits differ, a clause for each."""
     sides = [
         [
             Operation(op, text)

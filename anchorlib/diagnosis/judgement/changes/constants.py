@@ -19,7 +19,7 @@ SET = (Role.PARAMETER, Role.INPUT)
 
 
 def is_constant(frontier: Frontier, row: int, row_b: int, related: Callable[[int], bool]) -> bool:
-    """Whether a buffer never changes in either run, while parameters and inputs are equal.
+    """Return whether a buffer never changes in either run, while parameters and inputs are equal.
 
     row, row_b: the buffer's record in A and in B. False for a buffer with a single record, which
         does not show whether the buffer changes.

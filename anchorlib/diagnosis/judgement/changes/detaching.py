@@ -42,7 +42,7 @@ def detached(frontier: Frontier, row: int) -> list[str]:
 
 
 def _called_with_gradients(a: dict[Site, bool], b: dict[Site, bool]) -> str:
-    """Names the record that leads gradients back from more calls in one run, or "".
+    """Name the record that leads gradients back from more calls in one run, or "".
 
     The other run must make calls of this record without gradients instead.
     a, b: the records of A and of B, and whether each leads gradients back.
@@ -63,7 +63,7 @@ def _called_with_gradients(a: dict[Site, bool], b: dict[Site, bool]) -> str:
 
 
 def _calls(led: dict[Site, bool]) -> Counter[str]:
-    """How many calls of each name in one pass lead gradients back."""
+    """Return how many calls of each name in one pass lead gradients back."""
     sites = {
         (name, call) for (name, phase, _, call), leads in led.items() if leads and phase == TRAIN
     }

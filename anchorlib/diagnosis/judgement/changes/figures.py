@@ -35,7 +35,7 @@ class _Figures(NamedTuple):
 
 
 def follows(a: str, b: str) -> str:
-    """A clause that says how B's operand follows from A's; "" where no formula is known.
+    """Return a clause that says how B's operand follows from A's; "" where no formula is known.
 
     Nothing is said unless exactly one operand differs.
 

@@ -27,7 +27,7 @@ SHOWN = 3  # how many parameters, or modules of which all parameters lack one, a
 
 
 def without_gradient(frontier: Frontier, row: int, names: Mapping[str, str]) -> str:
-    """Says of which parameters one run alone has no gradient in the row's step; "" without any.
+    """Say of which parameters one run alone has no gradient in the row's step; "" without any.
 
     For a value, that is the step before, and one of the parameters must be what the value is
     computed from. The run must know the parameters, and have gradients of others in that step.
@@ -77,7 +77,7 @@ def _when(graded: Mapping[int, set[str]], step: int, lone: set[str]) -> str:
 
 
 def _named(table: Table, rank: int, names: Mapping[str, str]) -> set[str]:
-    """The names, as A has them, of all tensors of which a run has any record."""
+    """Return the names, as A has them, of all tensors of which a run has any record."""
     own = {names[name]: name for name in names}
     return {own.get(tensor.name, tensor.name) for tensor in table.tensors if tensor.rank == rank}
 
@@ -85,7 +85,7 @@ def _named(table: Table, rank: int, names: Mapping[str, str]) -> set[str]:
 def _graded(
     table: Table, rank: int, parameters: set[str], names: Mapping[str, str], offset: int
 ) -> dict[int, set[str]]:
-    """The parameters that have a gradient in each step, with the names and steps of A.
+    """Return the parameters that have a gradient in each step, with the names and steps of A.
 
     Empty where a mode leaves out gradients.
     """

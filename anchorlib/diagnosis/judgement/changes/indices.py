@@ -35,7 +35,7 @@ RowOperations = tuple[Table, int, Sequence[Operation]]
 
 
 def said_by_names(clause: str, sides: tuple[RowOperations, RowOperations]) -> str:
-    """A clause about arguments, "A's | B's", in which indices are replaced by names."""
+    """Return a clause about arguments, "A's | B's", in which indices are replaced by names."""
     texts = clause.split(" | ")
     if len(texts) != 2:
         return clause
@@ -46,7 +46,7 @@ def said_by_names(clause: str, sides: tuple[RowOperations, RowOperations]) -> st
 
 
 def _named(match: re.Match[str], own: RowOperations, other: RowOperations, run: str) -> str:
-    """An index by the name of the record that holds it, or by an operation that reads by it.
+    """Return an index by the name of the record that holds it, or by an operation that reads by it.
 
     run: the letter of the other run.
     """
@@ -57,7 +57,7 @@ def _named(match: re.Match[str], own: RowOperations, other: RowOperations, run: 
 
 
 def _record(match: re.Match[str], table: Table, row: int) -> str:
-    """The name of a record of the row's step that holds an index; "" where none does."""
+    """Return the name of a record of the row's step that holds an index; "" where none does."""
     rows = np.flatnonzero((table.step == table.step[row]) & (table.order <= table.order[row]))
     first = table.digest[rows, 0].astype(np.uint64) >> np.uint64(32)
     of_index = (first == int(match[2], 16)) & (table.figures["numel"][rows] == int(match[1]))
@@ -79,7 +79,7 @@ def exchanged(a: Sequence[Operation], b: Sequence[Operation]) -> bool:
 
 
 def other_targets(a: Sequence[Operation], b: Sequence[Operation]) -> Iterator[str]:
-    """How the targets of losses differ that both runs state, a clause each."""
+    """Yield how the targets of losses differ that both runs state, a clause each."""
     for loss_a, loss_b in zip(_losses(a), _losses(b), strict=False):
         targets = [TARGET.search(op.arguments) for op in (loss_a, loss_b)]
         if (
@@ -95,7 +95,7 @@ def other_targets(a: Sequence[Operation], b: Sequence[Operation]) -> Iterator[st
 
 
 def without_targets(ops: Sequence[Operation]) -> tuple[Operation, ...]:
-    """The operations without the targets of losses among their arguments."""
+    """Return the operations without the targets of losses among their arguments."""
     return tuple(
         op._replace(arguments=TARGET.sub("", op.arguments).removeprefix(", "))
         if LOSS.search(op.name)
@@ -105,7 +105,7 @@ def without_targets(ops: Sequence[Operation]) -> tuple[Operation, ...]:
 
 
 def without_data(ops: Sequence[Operation]) -> tuple[Operation, ...]:
-    """The operations without the arguments that may come with the data."""
+    """Return the operations without the arguments that may come with the data."""
     return tuple(op._replace(arguments=DATA.sub("", op.arguments).removeprefix(", ")) for op in ops)
 
 

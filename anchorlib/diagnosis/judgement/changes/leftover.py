@@ -92,7 +92,7 @@ def _added(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
 
 
 def _mixed(value: Array, own: Array, before: Array) -> bool:
-    """Whether a gradient is the other run's gradient plus a remainder, each times a factor.
+    """Return whether a gradient is the other run's gradient plus a remainder, each times a factor.
 
     Clipping makes each of the three tensors smaller by a factor of its own. In gradients of many
     elements, two factors do not fit by chance; but where the two parts are multiples of one

@@ -46,7 +46,7 @@ def moved(frontier: Frontier, row: int) -> list[str]:
 
 
 def _since(frontier: Frontier, row: int) -> Iterator[str]:
-    """Yields clauses on how the runs moved a value since its last record that is equal in both."""
+    """Yield clauses on how the runs moved a value since its last record that is equal in both."""
     alignment, a = frontier.alignment, frontier.alignment.a
     before = _before(frontier, row)
     if before is None:
@@ -78,7 +78,7 @@ def _since(frontier: Frontier, row: int) -> Iterator[str]:
 
 
 def _before(frontier: Frontier, row: int) -> int | None:
-    """The previous record of a value, if it is equal in both runs; else None.
+    """Return the previous record of a value, if it is equal in both runs; else None.
 
     Each phase records a parameter, so that records before a row may hold the row's own move: they
     are passed over.
@@ -100,7 +100,7 @@ def _before(frontier: Frontier, row: int) -> int | None:
 
 
 def _left_there(frontier: Frontier, row: int) -> Iterator[str]:
-    """Yields a clause where a parameter moved within a step was not put back before the update."""
+    """Yield a clause where a parameter moved within a step was not put back before the update."""
     alignment, a = frontier.alignment, frontier.alignment.a
     within = series(a, row, "value")
     within = within[(a.step[within] == a.step[row]) & (a.order[within] < a.order[row])]

@@ -18,7 +18,7 @@ WHOLE = 1e-5  # distance from a whole number that rounding leaves
 
 
 def multiple(frontier: Frontier, row: int, measure: Measure) -> list[str]:
-    """Says that B's record is a multiple of A's; else []."""
+    """Say that B's record is a multiple of A's; else []."""
     if factor := factor_of(measure):
         return [ValueClause(f"B is {factor:.6g} times A{_scaled(frontier, row, factor)}")]
     a = frontier.alignment.a
@@ -29,7 +29,7 @@ def multiple(frontier: Frontier, row: int, measure: Measure) -> list[str]:
 
 
 def _scaled(frontier: Frontier, row: int, factor: float) -> str:
-    """Says that a factor is the loss scale that other records of the step state, or ""."""
+    """Say that a factor is the loss scale that other records of the step state, or ""."""
     a = frontier.alignment.a
     which = (a.step == a.step[row]) & (a.scale != a.scale[row])
     scales = np.unique(a.scale[which])
@@ -41,7 +41,7 @@ def _scaled(frontier: Frontier, row: int, factor: float) -> str:
 
 
 def factor_of(measure: Measure) -> float:
-    """The factor by which B is a multiple of A; 0.0 where B is no multiple.
+    """Return the factor by which B is a multiple of A; 0.0 where B is no multiple.
 
     A factor helps people, who can look for it in their program. Tensors of a few elements are left
     out: any number is a multiple of any other number, and so are numbers whose sum is fixed, as the

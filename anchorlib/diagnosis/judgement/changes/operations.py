@@ -184,13 +184,13 @@ def plainly(name: str) -> str:
 
 
 def several(names: Counter[str]) -> str:
-    """The names of the first few operations, as text."""
+    """Return the names of the first few operations, as text."""
     shown = [plainly(name) for name in list(names)[:SHOWN]]
     return ", ".join(shown) + ", …" * (len(names) > SHOWN)
 
 
 def nth(name: str, there: int, more: int) -> str:
-    """The surplus of an operation in words, as "a second Mul".
+    """Return the surplus of an operation in words, as "a second Mul".
 
     there: how many the run has. more: how many of them the other run lacks.
     """
@@ -228,7 +228,7 @@ def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
 
 
 def _exchanged_records(differing: Sequence[tuple[str, list[str], list[str]]]) -> str:
-    """Says that two operations have exchanged the records that they take, or "".
+    """Say that two operations have exchanged the records that they take, or "".
 
     differing: operations, with the operands that each of them takes in A alone, and in B alone.
     """
@@ -244,7 +244,7 @@ def _exchanged_records(differing: Sequence[tuple[str, list[str], list[str]]]) ->
 
 
 def _outputs_otherwise(a: Edges, b: Edges) -> str:
-    """Says that operations take outputs of earlier operations in another order; else ""."""
+    """Say that operations take outputs of earlier operations in another order; else ""."""
     if len(a.arguments) != len(b.arguments):
         return ""
     sides = [[_outputs(text) for text in edges.arguments] for edges in (a, b)]

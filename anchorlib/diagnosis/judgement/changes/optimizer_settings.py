@@ -25,7 +25,7 @@ class OptimizerSettings:
     _partings: dict[int, list[HistoryParting]] = field(default_factory=dict)  # by rank
 
     def at(self, row: int) -> list[str]:
-        """The optimizer settings that differ up to the step of an update, a clause for each.
+        """Return the optimizer settings that differ up to the step of an update, a clause for each.
 
         Where no parameter is recorded, an update first shows in what is computed from it. An
         optimizer that calls a closure (LBFGS) shows its updates in the parameters of later passes.

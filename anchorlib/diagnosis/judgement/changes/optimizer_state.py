@@ -58,7 +58,7 @@ def held_otherwise(frontier: Frontier, row: int) -> list[str]:
 
 
 def _held(frontier: Frontier, row: int, name: str) -> _Held:
-    """The state of a parameter after the step of a row, of those kinds that differ."""
+    """Return the state of a parameter after the step of a row, of those kinds that differ."""
     alignment = frontier.alignment
     a = alignment.a
     kinds = {tensor.kind for tensor in a.tensors if tensor.name == name}
@@ -74,7 +74,7 @@ def _held(frontier: Frontier, row: int, name: str) -> _Held:
 
 
 def _steps(alignment: Alignment, held: _Held) -> list[str]:
-    """How many steps the optimizer has made in each run, where they differ."""
+    """Return how many steps the optimizer has made in each run, where they differ."""
     if STEP not in held.a:
         return []
     counts = [values(alignment.a, held.a[STEP]), values(alignment.b, held.b[STEP])]

@@ -39,7 +39,7 @@ LOOKED_AT = 3  # how many unrecorded parameters of a value are looked at
 
 
 def has_lone_updates(alignment: Alignment) -> bool:
-    """Whether one run has a record of an update that has no partner in the other."""
+    """Return whether one run has a record of an update that has no partner in the other."""
     sides = ((alignment.a, alignment.only_a), (alignment.b, alignment.only_b))
     return any(
         table.tensors[number].kind in UPDATES
@@ -49,7 +49,7 @@ def has_lone_updates(alignment: Alignment) -> bool:
 
 
 def stepped_more(frontier: Frontier, row: int, names: Mapping[str, str]) -> str:
-    """Says that a parameter was updated more often in one run before this row; else "".
+    """Say that a parameter was updated more often in one run before this row; else "".
 
     row: the value of a parameter, or a value that was computed from parameters without records.
     names: A's names -> B's, where they differ.
@@ -80,7 +80,7 @@ def _moved_before(frontier: Frontier, row: int) -> list[str]:
 
 
 def _more(sides: tuple[Side, Side], name: str) -> str:
-    """Says in which of the last two steps one run updated a parameter more often; else "".
+    """Say in which of the last two steps one run updated a parameter more often; else "".
 
     name: what to call the parameter; "" for the one that the sentence is about.
     """
@@ -141,7 +141,7 @@ def parameters_of(table: Table, rank: int) -> set[str]:
 
 
 def updated_together(table: Table, row: int) -> frozenset[str]:
-    """The names of all parameters that the optimizer's step of this row updated.
+    """Return the names of all parameters that the optimizer's step of this row updated.
 
     Of two optimizers that step one right after the other, the names of both where the runs recorded
     gradients alone.
@@ -165,7 +165,7 @@ def updated_together(table: Table, row: int) -> frozenset[str]:
 
 
 def did_not_step(frontier: Frontier, row: int, before: int, still: int) -> list[str]:
-    """Says that an optimizer left out a step in the run that left a parameter unchanged; or [].
+    """Say that an optimizer left out a step in the run that left a parameter unchanged; or [].
 
     The other run has an update there, and this run has as many backward passes. Where it has fewer,
     the records in between are those of another part of the training in this run.
@@ -195,7 +195,7 @@ def _between(table: Table, first: int, last: int, kind: str) -> Array:
 
 
 def written_outside(frontier: Frontier, row: int) -> str:
-    """Says which run wrote a parameter after the optimizer's step, outside of that step; else "".
+    """Say which run wrote a parameter after the optimizer's step, outside of that step; else "".
 
     The last record of the parameter is the optimizer's update, which is equal in both runs. A run
     has written the parameter since where its value is not that update.

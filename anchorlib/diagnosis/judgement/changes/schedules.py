@@ -38,7 +38,7 @@ WRITTEN = ("foreach", "fused", "capturable", "differentiable")
 
 
 def turning(frontier: Frontier, measures: Measures) -> int | None:
-    """The row of the first update that an optimizer setting sets apart; None without one."""
+    """Return the row of the first update that an optimizer setting sets apart; None without one."""
     differing = [*partings(frontier.alignment), *settings(frontier.alignment)]
     steps = sorted({parting.step for parting in differing if _matters(parting)})
     numbers = {parting.step for parting in differing if _matters(parting) and "." in parting.name}
@@ -82,7 +82,7 @@ def _rounds(frontier: Frontier, measures: Measures, step: int) -> bool:
 
 
 def _turn(frontier: Frontier, measures: Measures, step: int) -> int | None:
-    """The row of a step's first update, where updates leap apart in that step; else None."""
+    """Return the row of a step's first update, where updates leap apart in that step; else None."""
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
     updates = np.array([tensor.kind == "delta" for tensor in a.tensors] or [False], bool)
@@ -102,13 +102,13 @@ def _turn(frontier: Frontier, measures: Measures, step: int) -> int | None:
 
 
 def _at(frontier: Frontier, step: int) -> Array:
-    """The indices of the alignment's pairs in a step of A."""
+    """Return the indices of the alignment's pairs in a step of A."""
     alignment = frontier.alignment
     return np.flatnonzero(alignment.a.step[alignment.a_row] == step)
 
 
 def _matters(parting: HistoryParting) -> bool:
-    """Whether a setting that differs changes what the optimizer computes."""
+    """Return whether a setting that differs changes what the optimizer computes."""
     if parting.name.rpartition(".")[2] in WRITTEN:
         return False
     return not _are_near(parting.a, parting.b)

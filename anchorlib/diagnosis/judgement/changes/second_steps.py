@@ -38,7 +38,7 @@ def stepped_again(frontier: Frontier, row: int) -> str:
 
 
 def _is_between(passes: Array, step: int) -> bool:
-    """Whether no pass belongs to this step, although earlier and later steps have passes.
+    """Return whether no pass belongs to this step, although earlier and later steps have passes.
 
     After its last recorded pass, a run may have passes that it was not asked to record (`steps=`).
     """
@@ -46,7 +46,7 @@ def _is_between(passes: Array, step: int) -> bool:
 
 
 def _passes(table: Table, row: int) -> Array:
-    """The steps in which a backward pass reached a parameter of the row's optimizer.
+    """Return the steps in which a backward pass reached a parameter of the row's optimizer.
 
     Empty where a mode leaves passes out or records were lost: a step without a record may then have
     had a backward.

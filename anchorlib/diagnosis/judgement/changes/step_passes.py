@@ -55,7 +55,7 @@ def passes_apart(frontier: Frontier, row: int) -> str:
 
 
 def other_passes(frontier: Frontier, row: int) -> str:
-    """Says how many backward passes the step of a model's input has, where the runs differ; or "".
+    """Say how many backward passes the step of a model's input has, where the runs differ; or "".
 
     Where one run leaves a pass out, passes of one number are given different data from there on.
     """
@@ -96,7 +96,7 @@ def _alike_elsewhere(places: list[tuple[Table, int, dict[int, int]]]) -> bool:
 
 
 def _passes(table: Table, row: int, name: str, kind: str) -> list[int]:
-    """The passes of the row's step in which a tensor's gradient came back, before the row.
+    """Return the passes of the row's step in which a tensor's gradient came back, before the row.
 
     Empty where a mode leaves passes out.
     """
@@ -108,7 +108,7 @@ def _passes(table: Table, row: int, name: str, kind: str) -> list[int]:
 
 
 def _seen(table: Table, row: int) -> set[int]:
-    """The passes of the row's step of which the run has any record before the row."""
+    """Return the passes of the row's step of which the run has any record before the row."""
     rank = table.tensors[table.tensor[row]].rank
     of_rank = np.array([tensor.rank == rank for tensor in table.tensors], bool)
     which = of_rank[table.tensor] & (table.order < table.order[row])

@@ -61,7 +61,7 @@ def targets(frontier: Frontier, row: int) -> list[str]:
 
 
 def gradient_of(frontier: Frontier, row: int, link: Link) -> int | None:
-    """The row of the gradient of a loss's parent, where both runs have it; else None."""
+    """Return the row of the gradient of a loss's parent, where both runs have it; else None."""
     if link.kind != "value" or link.steps_back:
         return None
     a = frontier.alignment.a
@@ -93,7 +93,7 @@ def _of_logits(frontier: Frontier, gradient: int, name: str) -> Iterator[str]:
 
 
 def _different(target_a: _Target, target_b: _Target, classes: int) -> Iterator[str]:
-    """How two targets differ, a clause each. classes: how many columns the logits have."""
+    """Yield how two targets differ, a clause each. classes: how many columns the logits have."""
     if target_a.labels is None or target_b.labels is None:
         if abs(target_a.level - target_b.level) > CLEAR:
             level_a, level_b = (_rounded(target.level) for target in (target_a, target_b))
@@ -146,7 +146,7 @@ def _target(table: Table, logits: int, gradient: int) -> _Target | None:
 
 
 def _softmax(x: Array, g: Array) -> _Target | None:
-    """The target of a cross entropy; None where no line explains the gradient.
+    """Return the target of a cross entropy; None where no line explains the gradient.
 
     A row without a gradient was ignored; or the model is certain of its label, so that the label is
     UNKNOWN.

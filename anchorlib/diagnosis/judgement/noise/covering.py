@@ -44,7 +44,7 @@ class Covering:
     noise: Envelope | None
 
     def excuses(self, row: int, pair: int, error_of_operation: Severity) -> bool:
-        """Whether the noise runs explain the difference of a row.
+        """Return whether the noise runs explain the difference of a row.
 
         Where the noise is small, the noise runs explain the difference if they are as far apart.
         Where the tensor is nothing but noise, the difference must look like noise as well: B must
@@ -77,7 +77,7 @@ class Covering:
         return bool(own >= HALF or own >= NOISY * max(usual, 0.5 * eps))
 
     def _excused(self, row: int, own: float, error_of_operation: Severity) -> float:
-        """The relative error that noise excuses in a record whose inputs are equal.
+        """Return the relative error that noise excuses in a record whose inputs are equal.
 
         own: the record's relative noise. The noise of its inputs is no excuse, since the inputs are
         equal in A and B. But the ratio of the record's noise to the inputs' noise shows how much
@@ -95,7 +95,7 @@ class Covering:
         return COVERED * own * finer
 
     def covers(self, pair: int) -> bool:
-        """Whether the noise runs are about as far apart in this record as A and B are."""
+        """Return whether the noise runs are about as far apart in this record as A and B are."""
         if self.noise is None:
             return False
         at = int(np.searchsorted(self.measures.pair, pair))

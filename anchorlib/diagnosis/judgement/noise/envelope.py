@@ -218,7 +218,7 @@ def _by(keys: Array, values: Array) -> Iterable[tuple[Any, Array]]:
 
 
 def scores(measures: Measures, noise: Envelope) -> Array:
-    """The score of each pair; nan where its noise is unknown or too large to judge by."""
+    """Return the score of each pair; nan where its noise is unknown or too large to judge by."""
     with np.errstate(all="ignore"):
         error = measures["error_eps"] * measures["eps"]
         ratios: Array = error / np.fmax(noise.relative, noise.floor)

@@ -42,7 +42,7 @@ def kinds_of(alignment: Alignment, rows: Array) -> tuple[list[str], Array]:
 
 
 def growth(alignment: Alignment, measures: Measures, scores: Array | None) -> list[Growth]:
-    """One `Growth` for each step and kind at which records were matched, ascending."""
+    """Return one `Growth` for each step and kind at which records were matched, ascending."""
     if not len(alignment):
         return []
     kinds, kind = kinds_of(alignment, alignment.a_row)

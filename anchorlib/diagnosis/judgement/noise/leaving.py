@@ -48,7 +48,7 @@ def leaves_noise(alignment: Alignment, measures: Measures, scores: Array) -> Lea
 
 
 def first_to_leave(alignment: Alignment, measures: Measures, scores: Array) -> int | None:
-    """The index into `measures` of the first record with a large score; None without one.
+    """Return the index into `measures` of the first record with a large score; None without one.
 
     Records with too few elements to be judged alone are left out.
     """

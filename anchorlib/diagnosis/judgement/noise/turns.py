@@ -72,7 +72,7 @@ class Turn:
     size: float
 
     def line(self) -> str:
-        """The sentence about this turn, for people."""
+        """Return the sentence about this turn, for people."""
         where = f"{self.place.name} at step {self.place.step}, pass {self.place.pass_index}"
         return (
             f"{self.elements:,} of the {self.numel:,} elements of {where} lie where an operation "
