@@ -70,7 +70,7 @@ def notes(
 
 
 def few(lines: Sequence[str]) -> list[str]:
-    """Return the first three lines on damaged records, and one that counts the others, if any."""
+    """Return the first three of some lines on damaged records, and one that counts the others."""
     left = len(lines) - SHOWN
     return [*lines[:SHOWN], *([f"and {left} more are damaged: anchor verify"] if left > 0 else [])]
 
@@ -181,7 +181,7 @@ def _phases(alignment: Alignment) -> Iterator[str]:
 
 
 def _flips(frontier: Frontier) -> Iterator[str]:
-    """Yield lines on the first integers that differ because what they were decided from differs.
+    """Yield lines on integers that differ because the values from which they were decided differ.
 
     There is at most one line for counters of calls (batch norms), and one for other integers.
     """

@@ -73,7 +73,7 @@ class Frontier:
 
     @property
     def shared(self) -> Array:
-        """Whether B has any record of each block of A."""
+        """For each block (rank, phase and step) of A, whether B has any record of it."""
         counts = np.bincount(self.block_of[self.status != UNMATCHED], minlength=len(self.blocks))
         any_in_b: Array = counts > 0
         return any_in_b
@@ -219,7 +219,10 @@ def _layout(front: Frontier, number: int, of_layout: Array) -> Layout:
 
 
 def _trains(table: Any, phase: int) -> bool:
-    """Return whether gradients were recorded in a phase, or the phase is named "train"."""
+    """Return whether a phase trains: it has records besides values, or its name is "train".
+
+    phase: the phase's index in the table.
+    """
     kinds = {table.tensors[one].kind for one in np.unique(table.tensor[table.phase == phase])}
     return table.phases[phase] == "train" or bool(kinds - {"value"})
 
@@ -264,7 +267,11 @@ def _parents(front: Frontier, rows: Array, layout: Layout) -> Array:
 
 
 def _hand_on(since: Array, rows: Array, layout: Layout) -> None:
-    """Set `since` of every name of a tensor to the order of the first name that was recorded."""
+    """Give all names of one tensor the order of execution at which its first name was recorded.
+
+    since: the order of each row of A's table, changed in place. rows: the rows of each block,
+    (blocks, records). layout: says which records are one tensor under two names.
+    """
     child, parent = rows[:, layout.child[layout.named]], rows[:, layout.parent[layout.named]]
     while (since[child] < since[parent]).any():
         np.minimum.at(since, parent, since[child])
@@ -332,7 +339,7 @@ def _copies(front: Frontier) -> None:
 
 
 def _scopes(front: Frontier) -> None:
-    """Mark rows as explained if a record in their scope differs, where no parent explains them.
+    """Mark rows as explained where a record differs that may be an unknown parent of theirs.
 
     A scope is the records that may be parents without being known as such (`CauseScope`).
     """

@@ -64,7 +64,10 @@ def partings_of(alignment: Alignment, rank: int) -> list[HistoryParting]:
 
 
 def settings(alignment: Alignment) -> list[HistoryParting]:
-    """Return the optimizer settings that differ from the first step on, in A's header's order."""
+    """Return the optimizer settings that headers state once and that differ, in A's header's order.
+
+    Such settings hold from the first step on; schedules are left out.
+    """
     header_a, header_b = _headers(alignment)
     return [
         HistoryParting(name, 0, header_a[name], header_b[name])
@@ -132,11 +135,10 @@ def _at(points: Points, step: int) -> Any:
 
 
 def _history(entry: Any, offset: int) -> tuple[Points, int] | None:
-    """Return the points of a history and the last step it knows, in A's count.
+    """Return the points of a history and the last step it knows, in A's count; None if invalid.
 
-    None if it is invalid.
-
-    offset: what to subtract from the entry's steps to get A's. Entries come from stores, which
+    entry: the header entry. offset: what to subtract from the entry's steps to get A's. Entries
+    come from stores, which
         anyone may have written.
     """
     try:

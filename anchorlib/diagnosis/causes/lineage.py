@@ -142,7 +142,10 @@ class StepLineage:
         return self._there.get((name, "grad", pass_index, call)) if value is None else value
 
     def may_be(self, name: str) -> bool:
-        """Return whether forward calls of `name` may have been made without leaving a record."""
+        """Return whether forward calls of `name` may have been made without leaving a record.
+
+        That is so where its mode records only some calls, and where it has no records at all.
+        """
         kinds = [kind for kind in ("value", "grad") if (name, kind) in self._recorded]
         return all((name, kind) in self._sampled for kind in kinds)
 
@@ -241,10 +244,7 @@ class StepLineage:
             search.reach(Link(name, kind, call - 1))
 
     def _reach_state(self, link: Link, search: Search) -> None:
-        """Note a record of a parameter as a parent.
-
-        Where its kind was not recorded, note that it lacks.
-        """
+        """Note a parameter's record as a parent; if its kind has no records, note it as missing."""
         if (link.name, link.kind) in self._recorded:
             search.reach(link)
         else:

@@ -60,7 +60,10 @@ class Overflows:
         return np.array(overflowed, bool)
 
     def times(self, row: int) -> float:
-        """Return how many times the overflowing loss scale is the other's in the step of a row."""
+        """Return the ratio of the overflowing loss scale to the other run's, in the step of a row.
+
+        row: a row of A.
+        """
         table = self.alignment.a
         return self.steps[table.tensors[table.tensor[row]].rank, int(table.step[row])]
 

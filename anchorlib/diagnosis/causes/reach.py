@@ -102,7 +102,10 @@ class Reach:
         return differs
 
     def _elsewhere(self, rank: Array, step: Array) -> Array:
-        """Return the earliest pass of each step in which another rank than the given differs."""
+        """Return, for each pair of a rank and a step, the step's first pass that differs elsewhere.
+
+        Elsewhere means on another rank; NEVER where no other rank differs in the step.
+        """
         if len(self._ranks) < 2:
             return np.full(len(rank), NEVER)
         ordered = np.sort(self._passes, axis=0)
@@ -123,7 +126,7 @@ class Reach:
 
 
 class _Began:
-    """When each pass of a rank's step first had a difference.
+    """Knows at which order of execution each pass of a rank's step first had a difference.
 
     A place is a number for a rank and step, as `Reach` counts them.
     """

@@ -8,7 +8,7 @@ __all__ = ["ValueClause", "name_a_change"]
 
 
 class ValueClause(str):
-    """A clause that follows from A's and B's values alone; it does not say what made them so."""
+    """A clause that only describes how A's and B's values differ, not what made them differ."""
 
     __slots__ = ()
 

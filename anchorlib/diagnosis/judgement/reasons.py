@@ -40,7 +40,7 @@ UNROUNDING = re.compile(
 
 
 def unrounding(ops: tuple[str, ...], *, gradient: bool, parents: int) -> bool:
-    """Whether none of the operations `ops`, which made a record, can round; False without any.
+    """Return whether none of the operations `ops` that made a record can round; False without any.
 
     gradient: whether the record is a gradient. parents: from how many records it was computed.
     An operation that only moves bits in forward may add in backward: gradients that meet in one
@@ -99,7 +99,7 @@ def reason(
 
 
 def _copied(frontier: Frontier, row: int) -> str:
-    """Say in which run alone a value is a bit-for-bit copy of an earlier record."""
+    """Say in which run alone a value is a bit-for-bit copy of an earlier record; else ""."""
     alignment, source = frontier.alignment, frontier.copies[row]
     a, row_b = alignment.a, int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
     name = escape(a.tensors[a.tensor[source]].name)
@@ -130,7 +130,7 @@ def _in_eval_mode(frontier: Frontier, row: int) -> list[str]:
 
 
 def _seen_before(frontier: Frontier, row: int, measure: Measure) -> list[str]:
-    """For a large difference, says that the operations shown were recorded at an earlier step.
+    """Say, of a large difference, that the operations shown are those of an earlier step; or [].
 
     The graph behind a tensor is recorded in the first steps alone: a later step may have run other
     operations than those shown.
@@ -165,9 +165,9 @@ def _after_backward(frontier: Frontier, kind: str) -> str:
 
 
 def _stretch(segment: OriginSegment) -> list[str]:
-    """Return a clause that says that a segment has many operations, one of them the cause.
+    """Return the clause that one of many operations is the cause; [] where there are few.
 
-    Else [].
+    segment: an origin with the operations between it and its recorded parents.
     """
     if compiled(segment.ops):
         return ["somewhere inside compiled code"]

@@ -45,7 +45,7 @@ def squares(operands: Operands, _: Any) -> Recipe | None:
 
 
 def squares_slope(operands: Operands, _: Any) -> Recipe | None:
-    """Return the recipe for the gradient of squared differences; None if operands do not fit.
+    """Return the recipe for the gradient of a squared loss's input; None if operands do not fit.
 
     All elements are computed, since the mean divides by their number.
     """
@@ -73,7 +73,7 @@ def logarithm(operands: Operands, _: Any) -> Recipe | None:
 
 
 def logarithm_slope(operands: Operands, _: Any) -> Recipe | None:
-    """Return the recipe for the gradient of a log-softmax; None if operands do not fit."""
+    """Return the recipe for the gradient of a log-softmax's input; None if operands do not fit."""
     g, y = operands.child, operands.output
     if g is None or y is None or not y.shape or not g.shape == y.shape == operands.own.shape:
         return None

@@ -30,7 +30,7 @@ MOST = 8
 FAR = 0.05
 """The relative distance from a function's true value that rounding does not explain any more."""
 PACKED = "in_proj_weight"
-"""The weight in which `nn.MultiheadAttention` keeps those of query, key and value."""
+"""The parameter in which `nn.MultiheadAttention` keeps the weights of query, key and value."""
 NAMED = 2
 """The most formulas that a line names; the JSON has all of them."""
 
@@ -197,7 +197,10 @@ def _fit(how: Recipe, operands: Operands, side: str) -> Fit:
 
 
 def _is_far(outcome: Fit, precision: str) -> bool:
-    """Return whether a run's result is far from the result of every function that was tried."""
+    """Return whether a run's result is farther from the nearest function's than rounding explains.
+
+    outcome: how the nearest function fits. precision: the dtype of the result.
+    """
     eps = dtypes.dtype(precision).eps or 1
     return not outcome.formulas and outcome.error > max(8, FAR / eps)
 

@@ -2,7 +2,7 @@
 
 Rows are pairs and columns elements: a large pair comes alone, 64 Ki elements at a time, and small
 ones come together. Complex elements count as two numbers, except in the share that differs and in
-`worst`.
+`worst` (the element that differs most).
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Differences:
         }
 
     def _where(self) -> dict[str, Array]:
-        """Return the element of each pair that differs most, with both values.
+        """Return the fields `worst`, `value_a` and `value_b` of each pair: the largest difference.
 
         Where all finite elements are equal, the first element that `nonfinite` counts is given.
         """

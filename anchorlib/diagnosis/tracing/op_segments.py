@@ -22,7 +22,8 @@ Steps: TypeAlias = Mapping[tuple[int, int], Sequence[Op]]
 """The operations of each rank and step, in their order."""
 
 FAMILIES = ({"forward", "recompute"}, {"backward", "accumulate"}, {"optimizer"})
-"""Stages in families: the operations between two gradients do not reach into those of forward."""
+"""Stages that belong together: the operations of a record are looked for in its own family only, as
+those between two gradients among backward's."""
 
 
 class OpSegments:
@@ -64,7 +65,7 @@ class OpSegments:
         return tuple(op for op in between if op.stage in family and computes(op))
 
     def _made(self, rank: int, step: int) -> dict[int, Op]:
-        """Return the operations that made the records of one step, by row."""
+        """Return, for each row of one rank and step, the operation that made its record."""
         known = self._makers.get((rank, step))
         if known is None:
             known = self._makers[rank, step] = dict(self._makers_of(rank, step))

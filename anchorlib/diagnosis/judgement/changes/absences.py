@@ -1,4 +1,4 @@
-"""Records that one run alone has, among the records from which an origin was computed.
+"""Records that one run alone has and that may explain why a record differs in the other run.
 
 Examples are a state that is not carried on, a backward that reaches a parameter in one run alone,
 and a module that is called once more. Such records have no partner in the other run, so that no
@@ -37,10 +37,12 @@ OUTPUT = re.compile(r"(^|\.)output$")
 
 
 def absences(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Return a clause for each parent of an origin that one run alone has; [] without any.
+    """Return clauses on records that one run alone has and that explain a row of A; [] without any.
 
-    A parent is a record from which the origin was computed. names: A's names -> B's, where they
-    differ.
+    For a `grad` row these are the passes that only one run's backward brought to the parameter. For
+    a `value` row they are parents (records it was computed from) that B did not record in the step,
+    and calls of its module. Other kinds have no clause.
+    names: A's names -> B's, where they differ.
     """
     a = frontier.alignment.a
     kind = a.tensors[a.tensor[row]].kind
@@ -130,9 +132,10 @@ def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
 
 
 def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """The passes whose backward reaches the row's parameter in one run alone, a clause per run.
+    """Return a clause for each run on the passes whose backward alone reaches a row's parameter.
 
-    Passes of the row's own rank: another rank may lack them since it is at another step.
+    row: a `grad` row of A. Passes of the row's step and rank count: another rank may lack them
+    since it is at another step. [] where the runs agree, or the other run lost records.
     """
     if stepped_again(frontier, row):
         return []  # the run has no backward pass there at all: it lacks no detach
@@ -162,9 +165,10 @@ def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> l
 
 
 def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Return a clause if the module of a buffer was called more often in one run before a row.
+    """Return a clause if one run called a row's module more often, in the last step with a call.
 
-    [] where it was not.
+    row: a value of A that is no parameter, as a buffer: the module is its name without the last
+    part. Only calls before the row count. [] where both runs called the module equally often.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]
@@ -217,7 +221,10 @@ def called_otherwise(frontier: Frontier, row: int, names: Mapping[str, str]) -> 
 
 
 def models_called_otherwise(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Name models that one run called more often in a value's step, before it made the value.
+    """Return clauses on models that one run called more often in a value's step, before the value.
+
+    A model is known by its result, a value named `output` or `….output`. [] for other kinds of
+    rows, and where records were lost or merged.
 
     Such a call may explain the value although it is no parent: autograd does not follow a call
     without gradients, even where the program computes with its result.
@@ -239,7 +246,10 @@ def models_called_otherwise(frontier: Frontier, row: int, names: Mapping[str, st
 
 
 def _models(table: Table, row: int, names: Mapping[str, str]) -> dict[str, int]:
-    """Return how often a run had made the result of each model in a row's step, before the row."""
+    """Return how often each model was called before a row, in the row's step: output name → count.
+
+    names: A's names -> B's, by which the counts are keyed.
+    """
     rank = table.tensors[table.tensor[row]].rank
     before = (table.step == table.step[row]) & (table.order < table.order[row])
     before &= table.attempt == table.attempt[row]
@@ -273,9 +283,9 @@ def _calls_for_gradient(table: Table, row: int, module: str) -> int:
 
 
 def _named(table: Table, name: str, kind: str, rank: int | None = None) -> Array:
-    """Return whether each row of a table belongs to the tensor of this name and kind.
+    """Return a boolean mask: whether each row of a table is of the tensor of this name and kind.
 
-    rank: of which rank; None for any.
+    rank: the rank whose rows count; None for rows of all ranks.
     """
     series = [
         number

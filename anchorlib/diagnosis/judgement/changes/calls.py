@@ -63,9 +63,11 @@ class Calls:
     def operations(
         self, row: int, *, elsewhere: bool = False
     ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """Return the operations of A and of B between a row and its parents, without moves of bits.
+        """Return the operations of A and of B between a row and its parents (its inputs).
 
-        elsewhere: whether to take them from another call where this call has no operations.
+        Operations that only move bits, such as views, are left out.
+        elsewhere: whether to take the operations from another call of the same name where the edges
+            of this call name no operations.
         """
         both: tuple[list[Operation], list[Operation]] = ([], [])
         for calls in self.of(row):
@@ -75,9 +77,9 @@ class Calls:
         return a, b
 
     def made_of_alone(self, row: int) -> str:
-        """Return the names of parents of B's record that A did not record, as text.
+        """Return, as text, the names of records of B alone from which B computed a row's partner.
 
-        "" without any.
+        row: a value of A. "" for other kinds, and where B has no such parent.
         """
         alignment = self.frontier.alignment
         if alignment.a.tensors[alignment.a.tensor[row]].kind != "value" or not len(
@@ -148,7 +150,11 @@ class Calls:
         return stated[0], stated[1]
 
     def between(self, run: int, call: Call, row: int) -> list[Operation]:
-        """The operations of a call that lie between the row's tensor and the call's result."""
+        """Return those operations of a call that lie between a row's tensor and the call's result.
+
+        run: 0 for A, 1 for B. call: a call of that run. row: a row of A. For a value these are all
+        operations of the call. [] where the edges are missing, or state no single operations.
+        """
         edges = self.edges(run, call)
         if edges is None or compiled(edges.ops) or opaque(edges.ops):
             return []

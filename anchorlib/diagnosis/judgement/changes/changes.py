@@ -87,7 +87,7 @@ FAR = 64.0  # eps of error from which values are read, to look for relations bet
 class Changes:
     """Finds what B does otherwise than A at a row of A's table, in words.
 
-    unread: for how many more records values may be read, which takes time.
+    unread: for how many more rows stored values may be read, which takes time.
     """
 
     frontier: Frontier
@@ -131,13 +131,16 @@ class Changes:
 
     @staticmethod
     def _says_code(clauses: Sequence[str]) -> bool:
-        """Whether any clause is about code, and not only about the data given to operations."""
+        """Return whether any clause is about code, and not only about data given to operations."""
         return any(" from " not in clause and " of mean " not in clause for clause in clauses)
 
     def _said_by_names(
         self, row: int, a: Sequence[Operation], b: Sequence[Operation], clauses: Sequence[str]
     ) -> list[str]:
-        """Clauses about arguments, in which indices are replaced by the records that hold them."""
+        """Return the clauses about arguments, with names of records in place of indices they hold.
+
+        row: a row of A. a, b: the operations that made the row in A, and in B.
+        """
         alignment = self.frontier.alignment
         row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
         sides = ((alignment.a, row, a), (alignment.b, row_b, b))
@@ -161,7 +164,10 @@ class Changes:
         return tuple(clauses)
 
     def stepped_more(self, row: int) -> str:
-        """Say that a parameter was updated more often in one run before this row; else ""."""
+        """Return a clause if one run updated a parameter of this value more often; else "".
+
+        Updates before the row count, in the row's step and the step before.
+        """
         if self._has_lone_updates is None:
             self._has_lone_updates = has_lone_updates(self.frontier.alignment)
         return stepped_more(self.frontier, row, self.calls.names) if self._has_lone_updates else ""
@@ -183,7 +189,10 @@ class Changes:
         return tuple(dict.fromkeys(clauses))[:1]
 
     def _drawn_otherwise(self, step: int) -> bool:
-        """Whether B drew other random numbers before or in a step, which the next step shows."""
+        """Return whether B drew other random numbers than A in or before a step (of A's count).
+
+        The random state at the start of the next step shows that.
+        """
         drawn = drawn_otherwise(self.frontier.alignment)
         return drawn is not None and drawn <= step + 1
 
@@ -252,12 +261,15 @@ class Changes:
         )
 
     def _module(self, row: int) -> list[str]:
-        """The arguments of this output's or parameter's module, where the runs differ in them."""
+        """Return the clause on how the module of a row's tensor is built otherwise in B; else [].
+
+        The module is that of an output, or the one that holds a parameter.
+        """
         made = made_otherwise(*self._texts(row))
         return [] if made is None else [" | ".join(map(escape, made))]
 
     def _texts(self, row: int) -> tuple[object, object]:
-        """The texts with which the row's module describes itself in A and in B; None if unknown."""
+        """Return the descriptions of the row's module in A and in B, as texts; None if unknown."""
         a, b = self.frontier.alignment.a, self.frontier.alignment.b
         tensor = a.tensors[a.tensor[row]]
         header_a, header_b = a.header.get(tensor.rank, {}), b.header.get(tensor.rank, {})
@@ -268,9 +280,10 @@ class Changes:
         return None, None
 
     def _in_values(self, row: int, measure: Measure) -> list[str]:
-        """Return relations between the values of a record in A and B, a clause each.
+        """Return clauses that follow from the stored values of a row, and of its parents.
 
-        Only the first few records are read, since reading values takes time.
+        [] where the error is small, and for all rows after the first few large errors, since
+        reading values takes time.
         """
         if not self._far(measure):
             return []

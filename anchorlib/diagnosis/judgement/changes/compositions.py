@@ -41,7 +41,11 @@ class Compositions:
     calls: Calls
 
     def counted(self, row: int, a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
-        """Parents, gradients or operations that one run alone has, or has more of, as clauses."""
+        """Return clauses on parents, gradients or operations that one run alone has; else [].
+
+        a, b: the operations that made the row in A, and in B. Only the first of these three in
+        which the runs differ is named.
+        """
         if alone := self.calls.made_of_alone(row):
             return [f"B computes it from {alone}, which A does not have"]
         if lone := absences(self.calls.frontier, row, self.calls.names):
@@ -119,7 +123,7 @@ class Compositions:
         return [f"{missing}: requires_grad?"] if missing else []
 
     def _passed_over(self, row: int, other: Counter[str]) -> list[str]:
-        """Name a record that A alone has and whose operations B does not run.
+        """Return a clause on a record of A alone whose operations B does not run; else [].
 
         Either B does not run the first of its operations, or B lacks some of them and has no
         operation that A lacks. Otherwise B may compute the record and only lack its anchor.
@@ -148,7 +152,10 @@ class Compositions:
 
 
 def _moving(a: Edges, b: Edges) -> list[str]:
-    """Return in which arguments operations that only move bits differ, a clause for each."""
+    """Return clauses on arguments in which operations that only move bits differ; [] for none.
+
+    a, b: the edges of A and of B.
+    """
     sides = [
         [
             Operation(op, text)

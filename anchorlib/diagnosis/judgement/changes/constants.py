@@ -21,8 +21,8 @@ SET = (Role.PARAMETER, Role.INPUT)
 def is_constant(frontier: Frontier, row: int, row_b: int, related: Callable[[int], bool]) -> bool:
     """Return whether a buffer never changes in either run, while parameters and inputs are equal.
 
-    row, row_b: the buffer's record in A and in B. False for a buffer with a single record, which
-        does not show whether the buffer changes.
+    row, row_b: the buffer's record in A and in B. False for a buffer with records of a single step,
+        which do not show whether the buffer changes.
     related: whether the two records of a row are variants of one another. Inputs may differ like
         that after the buffer's record: the program computed them from the buffer.
     """

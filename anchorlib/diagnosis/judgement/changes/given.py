@@ -19,9 +19,10 @@ Array = np.ndarray[Any, Any]
 
 
 def given_elsewhere(frontier: Frontier, row: int) -> str:
-    """Say at which step and pass, or on which rank, A is given what B is given here; or "".
+    """Say at which step and pass, or on which rank, A is given what B is given at a row; or "".
 
-    Nothing is said of data that come several times, in the step itself or in the whole run.
+    row: a row of A, a model's input; other rows give "". So do inputs that a run is given several
+    times, in the step itself or in the whole run.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b

@@ -57,6 +57,9 @@ def passes_apart(frontier: Frontier, row: int) -> str:
 def other_passes(frontier: Frontier, row: int) -> str:
     """Say how many backward passes the step of a model's input has, where the runs differ; or "".
 
+    "" too where either run has none there, or the numbers differ in the step before as well (where
+    that was not recorded: in the step after).
+
     Where one run leaves a pass out, passes of one number are given different data from there on.
     """
     alignment = frontier.alignment
@@ -73,7 +76,7 @@ def other_passes(frontier: Frontier, row: int) -> str:
 
 
 def _in_steps(table: Table, row: int) -> dict[int, int]:
-    """Step → in how many of its passes gradients came back, on a row's rank and in its phase."""
+    """Return, for each step, how many of its passes have gradients, on a row's rank and phase."""
     rank = table.tensors[table.tensor[row]].rank
     gradients = [t.kind in ("grad", "pass_grad") and t.rank == rank for t in table.tensors]
     which = np.array(gradients, bool)[table.tensor] & (table.phase == table.phase[row])
@@ -98,7 +101,7 @@ def _alike_elsewhere(places: list[tuple[Table, int, dict[int, int]]]) -> bool:
 def _passes(table: Table, row: int, name: str, kind: str) -> list[int]:
     """Return the passes of the row's step in which a tensor's gradient came back, before the row.
 
-    Empty where a mode leaves passes out.
+    Ascending; empty where a mode records only some passes. name, kind: the gradient's.
     """
     made = series(table, row, kind, name)
     made = made[(table.step[made] == table.step[row]) & (table.order[made] < table.order[row])]

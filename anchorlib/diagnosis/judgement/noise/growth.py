@@ -71,7 +71,10 @@ def growth(alignment: Alignment, measures: Measures, scores: Array | None) -> li
 
 
 def medians(groups: Array, values: Array, count: int) -> Array:
-    """The median of each group's values, without nan; nan for a group that has no other value."""
+    """Return the median of each group's values, without nan; nan for a group without a number.
+
+    groups: the group of each value, from 0. count: how many groups there are.
+    """
     known = ~np.isnan(values)
     groups, values = groups[known], values[known]
     order = np.lexsort((values, groups))

@@ -36,7 +36,10 @@ class Leaving:
 
 
 def leaves_noise(alignment: Alignment, measures: Measures, scores: Array) -> Leaving | None:
-    """The first record in A's order of execution with a large score; None without such a record."""
+    """Return the first record, in A's order of execution, whose score is LEAVING or more; or None.
+
+    scores: of each measured pair, its error over that of the noise runs.
+    """
     at = first_to_leave(alignment, measures, scores)
     if at is None:
         return None
