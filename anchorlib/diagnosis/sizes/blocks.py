@@ -155,7 +155,7 @@ class PairBlock:
         """Return the block in a form that can be sent to another process.
 
         Raises UnsupportedError where the comparison computed values of either run, as of merged
-        ranks: no other process has these.
+        ranks, since no other process has these, and where a run was not opened by name.
         """
         rest = self.shift, self.eps, self.scale
         return FarPairBlock(self.places, self.a.far(), self.b.far(), *rest)

@@ -177,7 +177,7 @@ def _places(rows_a: list[bytes], rows_b: list[bytes]) -> Order | None:
 
 
 def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
-    """Return whether an operation of the model made this order, not the batch itself.
+    """Return whether an operation of the model made the order of a pair's samples, not the batch.
 
     Then the value of a parent, of this pass and with an axis of `count` samples, has equal bits in
     both runs.

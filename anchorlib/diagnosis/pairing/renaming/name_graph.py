@@ -119,7 +119,7 @@ def _shape(kinds: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def kinds_of(shapes: Shapes, name: str) -> Hashable:
-    """Return the kinds that were recorded of a name, with their shapes, as a key."""
+    """Return the kinds that were recorded of a name, with their shapes, as a hashable key."""
     return tuple(sorted(shapes[name].items()))
 
 

@@ -32,6 +32,7 @@ class RowGroup(NamedTuple):
     """Rows of the finer run that make up one record of the other run.
 
     partner: the other run's row of that record, -1 where it has none.
+    rows: rows of the finer run's table.
     combined: how rows become one record; "first" takes the first row for all.
     axis: the axis along which parts are concatenated.
     gradient: whether the rows are gradients that carry the scale of their own part's loss.
