@@ -80,7 +80,7 @@ class Frontier:
 
     @property
     def origins(self) -> Array:
-        """The rows that differ and that no other recorded difference explains, ascending."""
+        """The rows of A that differ and that no other recorded difference explains, ascending."""
         return np.flatnonzero((self.status == DIFFERS) & ~self.explained)
 
     def blocks_before(self, numbers: Array) -> Array:

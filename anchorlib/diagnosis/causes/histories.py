@@ -95,10 +95,7 @@ def drawn_otherwise(alignment: Alignment) -> int | None:
 
 
 def _headers(alignment: Alignment) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the two headers of the lowest rank that both runs have.
-
-    Empty dicts if they share none.
-    """
+    """Return A's and B's header of the lowest rank that both have; two empty dicts if none is."""
     common = _ranks(alignment)
     a, b = alignment.a.header, alignment.b.header
     return (a[common[0]], b[common[0]]) if common else ({}, {})

@@ -171,7 +171,10 @@ class StepLineage:
 
     @property
     def loose(self) -> list[RecordKey]:
-        """Recorded values whose origin autograd does not know: data, buffers, no_grad results."""
+        """The keys of values of which autograd says nothing: data, buffers, results of `no_grad`.
+
+        Parameters are not among them.
+        """
         keys = []
         for key in self._there:
             name, kind, pass_index, call = key
@@ -261,7 +264,7 @@ class StepLineage:
                 self._below((name, pass_index, None), (), search)
 
     def _update(self, name: str, search: Search) -> None:
-        """Note the parents of an update: the parameter, its gradient and its optimizer state."""
+        """Note the parents of a parameter's update: its value, gradient and optimizer state."""
         self._reach_state(Link(name, "value", None), search)
         if (name, "grad") in self._recorded:
             search.reach(Link(name, "grad", None))

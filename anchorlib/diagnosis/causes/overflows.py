@@ -109,9 +109,10 @@ def _times(over: tuple[Table, int], finite: tuple[Table, int]) -> float:
 
 
 def _exceeds(over: tuple[Table, int], finite: tuple[Table, int], times: float) -> bool:
-    """Return whether the finite gradient, times this ratio, exceeds the range of the other's dtype.
+    """Return whether one run's finite gradient, times a ratio, exceeds what the other's can hold.
 
-    over, finite: the gradients of the two runs, each as a table and a row.
+    over, finite: the infinite gradient and the finite one, each as a table and a row. times: the
+    ratio of their loss scales.
     """
     figures, row = finite[0].figures, finite[1]
     largest = max(abs(float(figures["min"][row])), abs(float(figures["max"][row])))

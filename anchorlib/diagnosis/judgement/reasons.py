@@ -111,7 +111,7 @@ def _copied(frontier: Frontier, row: int) -> str:
 
 
 def _in_eval_mode(frontier: Frontier, row: int) -> list[str]:
-    """Say which run alone had the layer in eval mode by the row's step; [] where neither did."""
+    """Say which run alone had the layer of a row in eval mode by its step; [] if both or none."""
     alignment = frontier.alignment
     tensor, step = alignment.a.tensors[alignment.a.tensor[row]], int(alignment.a.step[row])
     names = {renaming.a: renaming.b for renaming in alignment.renamed}

@@ -39,7 +39,7 @@ class OpSegments:
 
     @classmethod
     def of(cls, alignment: Alignment, steps: tuple[Steps, Steps]) -> tuple[OpSegments, OpSegments]:
-        """Return the segments of A and of B.
+        """Return the `OpSegments` of A and of B for the records that both runs have.
 
         steps: the operations of A, and of B, by rank and step.
         """

@@ -47,7 +47,7 @@ class Traces:
     runs: tuple[Run, Run] | None = field(default=None, repr=False)
 
     def with_operations(self, origins: Sequence[Origin]) -> list[Origin]:
-        """Return the origins with the operations of both runs added; classes stay as they were."""
+        """Return the origins with both runs' traced operations added; classes do not change."""
         evidence = next((origin.evidence for origin in origins if origin.evidence), None)
         if evidence is None or self.operations is None:
             return list(origins)

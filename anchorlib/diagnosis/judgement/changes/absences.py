@@ -81,7 +81,10 @@ def untrained(frontier: Frontier, row: int) -> str:
 
 
 def _stands_still(table: Table, row: int) -> bool:
-    """Return whether a run has no gradient of an updated parameter, and left it unchanged."""
+    """Return whether a run has no gradient of an updated parameter, and left it unchanged.
+
+    row: the parameter's `updated` record. False where the step has no earlier value of it.
+    """
     held = series(table, row, "value")
     held = held[(table.step[held] == table.step[row]) & (table.order[held] < table.order[row])]
     graded = series(table, row, "grad")
@@ -263,7 +266,7 @@ def _models(table: Table, row: int, names: Mapping[str, str]) -> dict[str, int]:
 
 
 def _calls(table: Table, row: int) -> int:
-    """Return how many records of the row's tensor there are in the row's pass."""
+    """Return how many records a row's tensor has in the row's pass: how often it was called."""
     of_pass = table.tensor == table.tensor[row]
     for place in (table.step, table.pass_index, table.phase, table.attempt):
         of_pass &= place == place[row]

@@ -41,7 +41,7 @@ def is_constant(frontier: Frontier, row: int, row_b: int, related: Callable[[int
 
 
 def _stays(table: Table, row: int) -> bool:
-    """Return whether a tensor has records of several steps, all with equal bits."""
+    """Return whether the tensor of a row has records of several steps, all with equal bits."""
     rows = np.flatnonzero(table.tensor == table.tensor[row])
     equal_bits = (table.digest[rows] == table.digest[row]).all(axis=1)
     return bool(equal_bits.all()) and len(np.unique(table.step[rows])) > 1

@@ -199,7 +199,8 @@ def _of_parameters(a: Table, rows: Array) -> Array:
 def _random(pairs: Alignment) -> set[tuple[str, str]]:
     """Return (name, kind) of tensors that differ in two runs although their inputs are equal.
 
-    pairs: the alignment of the two runs. Inputs and loose values do not count.
+    pairs: the alignment of the two runs. Only computed records and those of
+    optimizers count, of which all parents are known.
     """
     front = frontier(pairs)
     rows = front.origins
@@ -230,7 +231,10 @@ def _by(keys: Array, values: Array) -> Iterable[tuple[Any, Array]]:
 
 
 def scores(measures: Measures, noise: Envelope) -> Array:
-    """Return the score of each pair; nan where its noise is unknown or too large to judge by."""
+    """Return the score of each pair: its error over that of the noise runs, at least the floor.
+
+    nan where the noise of the pair is unknown or too large to judge by.
+    """
     with np.errstate(all="ignore"):
         error = measures["error_eps"] * measures["eps"]
         ratios: Array = error / np.fmax(noise.relative, noise.floor)

@@ -117,7 +117,7 @@ class Spreading:
         """Return the votes that a candidate begins with, before those of matched neighbours.
 
         One for each distance at which neighbours look alike, and less than one in all for common
-        operations, equal last segments and equal names.
+        operations, equal last parts of the names and equal names.
         """
         ops_a, ops_b = Counter(self.a.nodes[name_a].ops), Counter(self.b.nodes[name_b].ops)
         share = (ops_a & ops_b).total() / max((ops_a | ops_b).total(), 1)

@@ -37,7 +37,7 @@ READ = 1 << 24  # bytes of a block of a record
 
 
 class JointTable:
-    """Makes the merged table of the finer run.
+    """Makes the merged table of the finer run, the run with more passes or ranks.
 
     layout: how the batch was dealt out to the parts, "block" or "strided".
     damaged: the first row of each group that is left out, as values of a part are damaged.

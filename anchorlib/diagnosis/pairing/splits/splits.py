@@ -17,7 +17,7 @@ STEPWISE = ("updated", "delta")  # kinds that a step has once, whatever its pass
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How passes, or ranks, or both, of the finer run make up those of the other run.
+    """How passes, ranks, or both, of the finer run (which has more) make up those of the other run.
 
     side: the finer run, "a" or "b". ranks: the finer run's ranks -> the other's.
     phases: the phases whose passes are split.
@@ -31,7 +31,7 @@ class Split:
 
     @property
     def together(self) -> int:
-        """How many ranks of the finer run make up one rank of the other."""
+        """How many ranks of the finer run (with more ranks) make up one rank of the other."""
         return len(self.ranks) // len(set(self.ranks.values()))
 
     @property
@@ -110,9 +110,10 @@ def _joined(ranks: list[int], names: list[int]) -> dict[int, int]:
 def _brought(
     own: Mapping[str, int], others: Mapping[str, int], *, shares: bool
 ) -> tuple[frozenset[str], int]:
-    """Return the phases whose passes are merged, and how many passes become one.
+    """Return the phases of one run whose passes are merged, and how many passes become one.
 
-    own, others: the passes of each phase in this run, and in the other.
+    own, others: how many passes a step has in each phase, in this run and in the other. Phases in
+    which fewer passes would become one are left out.
     shares: whether the greatest common divisor of both runs' passes is left, else a single pass.
     """
     times = {
