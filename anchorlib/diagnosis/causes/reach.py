@@ -1,7 +1,7 @@
 """Whether anything differs among records that may be parents of a record, unknown to autograd.
 
-A parent is a record from which another was computed. A record's scope (`CauseScope`) is the set of the records
-that may be further parents.
+A parent is a record from which another was computed. A record's scope (`CauseScope`) is the set of
+records that may be further parents of it.
 
 Only an earlier record explains a record. On the record's own rank, the order of execution decides
 which records are earlier. The records of other ranks are counted separately: of these, steps and
