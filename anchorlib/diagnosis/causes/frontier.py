@@ -44,7 +44,8 @@ class Frontier:
     lacking: whether the row's ancestry is incomplete.
     parameter_lacking: whether nothing but the record of a parameter is missing in the ancestry.
     orphaned: whether a parent in the row's own step was recorded in A alone.
-    opening: whether the step before the row's step was not recorded, or was recorded in A alone.
+    opening: whether what came just before is not known: the step before the row's step (other than
+        step 0) was not recorded, or in A alone, or the row's step lacks its first pass.
     since: the row's order of execution; where its tensor was recorded under another name before,
         the order of that first record.
     block_of, place_of: the row's block (the records of its rank, phase and step) in `blocks`, and
@@ -99,7 +100,7 @@ class Frontier:
         return np.where(before < 0, trained, before)
 
     def ancestry(self, row: int) -> RecordAncestry:
-        """Return the parents of a row that differs."""
+        """Return the parents of a row of A that differs, and how complete they are."""
         if row in self.copies:
             return RecordAncestry((self._link(row, self.copies[row]),))
         layout = self.layouts[int(self.blocks.layout[self.block_of[row]])]
@@ -136,9 +137,10 @@ class Frontier:
 
 
 def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Frontier:
-    """Find the origins: the differing pairs that no other recorded difference explains.
+    """Return, for each row of A, whether it differs and whether another difference explains it.
 
-    unknown: rows of A that are judged as if they had no partner, whatever their pairs say.
+    Rows that differ without such an explanation are the origins (`Frontier.origins`). unknown: rows
+    of A that are judged as if they had no partner, whatever their pairs say.
     """
     a = alignment.a
     ranks = sorted({tensor.rank for tensor in a.tensors})
@@ -278,9 +280,10 @@ def _hand_on(since: Array, rows: Array, layout: Layout) -> None:
 
 
 def _across(front: Frontier, layout: Layout, of_layout: Array) -> None:
-    """Judge rows by their parents in other steps and phases, and mark the rows of a first step.
+    """Judge rows by their parents in other steps and phases, and mark rows as `opening`.
 
-    Rows are marked as `opening` where the step before was not recorded in both runs.
+    Rows are marked where the step before was not recorded in both runs (except in step 0), and
+    where the records of a step begin after its first pass.
     """
     blocks = front.blocks
     steps = blocks.step[of_layout]

@@ -1,4 +1,4 @@
-"""Where a run leaves the noise: the first record that differs more than noise runs ever do.
+"""Where B leaves the noise: the first record in which it is farther from A than noise runs get.
 
 The largest score comes late and far from the cause; the first large score comes close to the cause.
 In 71 of 75 pairs of trainings with a known fault, the first record with a large score was the
