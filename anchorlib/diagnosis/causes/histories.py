@@ -66,7 +66,8 @@ def partings_of(alignment: Alignment, rank: int) -> list[HistoryParting]:
 def settings(alignment: Alignment) -> list[HistoryParting]:
     """Return the optimizer settings that headers state once and that differ, in A's header's order.
 
-    Such settings hold from the first step on; schedules are left out.
+    Such settings hold from the first step on; schedules are left out. The headers are those of the
+    lowest rank that both runs have.
     """
     header_a, header_b = _headers(alignment)
     return [
@@ -135,8 +136,7 @@ def _history(entry: Any, offset: int) -> tuple[Points, int] | None:
     """Return the points of a history and the last step it knows, in A's count; None if invalid.
 
     entry: the header entry. offset: what to subtract from the entry's steps to get A's. Entries
-    come from stores, which
-        anyone may have written.
+    come from stores, which anyone may have written.
     """
     try:
         points = [(int(step) - offset, value) for step, value in entry["points"]]

@@ -19,7 +19,8 @@ class Completeness:
 
     A run that is still written is complete as long as it is not behind the other one.
 
-    why: for people, one clause for each thing that is missing; "" where nothing is missing.
+    a, b: whether A, and B, is complete. why: for people, one clause for each thing that is missing;
+    "" where nothing is missing.
     """
 
     a: bool = True

@@ -83,7 +83,10 @@ def logarithm_slope(operands: Operands, _: Any) -> Recipe | None:
 
 
 def entropy(operands: Operands, _: Any) -> Recipe | None:
-    """Return the recipe for a mean cross entropy; None if the target classes were not recorded."""
+    """Return the recipe for a mean cross entropy; None if operands do not fit.
+
+    The logits (two axes) and the target classes (int64) must have been recorded.
+    """
     x = next((operand for operand in operands.inputs if len(operand.shape) == 2), None)
     t = next((operand for operand in operands.inputs if operand.dtype == "int64"), None)
     if operands.own.shape or x is None or t is None or t.shape != x.shape[:1]:

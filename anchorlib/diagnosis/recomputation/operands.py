@@ -66,7 +66,11 @@ class Operands:
 
 
 def operands_of(frontier: Frontier, row: int) -> Operands | None:
-    """Return the operands of the record in a row of A; None if a run lacks the values of one."""
+    """Return the operands of the record in a row of A; None if a run lacks the values of one.
+
+    None, too, where the operation is not determined: for a gradient with no recorded gradient that
+    came in, or for a record with several such gradients.
+    """
     own = _operand(frontier, row)
     direct = frontier.parents(row)
     every = [(parent, _operand(frontier, parent)) for parent in frontier.parents(row, saved=True)]

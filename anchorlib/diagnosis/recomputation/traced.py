@@ -170,8 +170,9 @@ def _output(made: Sequence[TracedOperand], others: Sequence[TracedOperand]) -> _
 def _partner(tensor: TracedOperand, op: Op, others: Ops) -> _Pair | None:
     """Return an operation's input `tensor` with the other run's input that matches it, or None.
 
-    If the other run has one operation of this name, that is its input for this argument; otherwise
-    it is an input with equal bits.
+    The matching input has equal shape and dtype. If the other run has one operation of this name,
+    it is the input for the same argument; otherwise it is an input with equal bits.
+    op: the operation. others: the operations of the other run that compute the same.
     """
     of_one_operation = len(others) == 1 and base_name(others[0].op) == base_name(op.op)
     for other in (taken for each in others for taken in each.inputs):
@@ -220,7 +221,7 @@ def _placed(
 
 
 def _input(argument: str) -> str:
-    """Return the name of an input; OWN for the tensor whose gradient the operation computes."""
+    """Return an input's name: OWN for `self` or `input`, whose gradient a backward computes."""
     return OWN if argument in ("self", "input") else argument
 
 

@@ -94,7 +94,10 @@ class Differences:
         np.maximum(self._largest_a, wide_a.max(axis=1), out=self._largest_a)
 
     def _leave_out(self, wide_a: Array, wide_b: Array) -> None:
-        """Count the elements that are not finite in both runs, and set them to zero in both."""
+        """Count the elements that are not finite in one or both runs; set them to zero in both.
+
+        wide_a, wide_b: the values of A and B in float64, (pairs, numbers), changed in place.
+        """
         finite = np.isfinite(wide_a), np.isfinite(wide_b)
         out = ~(finite[0] & finite[1])
         # inf equals inf, and a NaN any NaN.

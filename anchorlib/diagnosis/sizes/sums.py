@@ -51,9 +51,9 @@ class ReferenceSum(NamedTuple):
     def rounding(self, eps: float) -> float:
         """Return how large ‖r − total‖₂ is, by rounding, for a result r computed with this eps.
 
-        `total` is this tensor of sums in float64. The size is an estimate, times the allowance
-        `times` for the additions, and no strict bound. Kernels add up in float32 at least; with a
-        larger eps, rounding of the operands and of the result is counted too.
+        `total` is this tensor of sums in float64. The size is an estimate and no strict bound. It
+        counts the additions, which kernels do in float32 or finer (times the allowance `times`),
+        the rounding of the result, and for an eps above that of float32 that of the operands.
         """
         adding = self.times * min(eps, EPS32) * math.sqrt(self.terms) * self.spread
         low = eps * self.spread if eps > EPS32 else 0.0

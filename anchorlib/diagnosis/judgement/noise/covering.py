@@ -44,13 +44,14 @@ class Covering:
     noise: Envelope | None
 
     def excuses(self, row: int, pair: int, error_of_operation: Severity) -> bool:
-        """Return whether the noise runs explain the difference of a row.
+        """Return whether the noise runs explain the difference of a pair of records.
 
         Where the noise is small, the noise runs explain the difference if they are as far apart.
         Where the tensor is nothing but noise, the difference must look like noise as well: B must
         not be A times a factor.
 
-        error_of_operation: how large rounding may make the error of the row's operation.
+        row: A's row. pair: its index in the alignment. error_of_operation: how large rounding may
+        make the error of the row's operation.
         """
         if self.noise is None or not self.covers(pair):
             return False
@@ -95,7 +96,10 @@ class Covering:
         return COVERED * own * finer
 
     def covers(self, pair: int) -> bool:
-        """Return whether the noise runs are about as far apart in this record as A and B are."""
+        """Return whether A and B are at most COVERED times as far apart as noise runs in a pair.
+
+        pair: an index into the alignment.
+        """
         if self.noise is None:
             return False
         at = int(np.searchsorted(self.measures.pair, pair))

@@ -131,7 +131,7 @@ def _size(runs: Sequence[Table]) -> float | None:
 
 
 def perturbation(header: Mapping[str, Any]) -> float | None:
-    """Return the relative change of a noise run's parameters; None where no header states it.
+    """Return the relative change of a noise run's parameters; None if the header has none.
 
     The header's entry `perturbed` is SEED[:EPS], where EPS is a number or the name of a dtype.
     """
@@ -199,8 +199,8 @@ def _of_parameters(a: Table, rows: Array) -> Array:
 def _random(pairs: Alignment) -> set[tuple[str, str]]:
     """Return (name, kind) of tensors that differ in two runs although their inputs are equal.
 
-    pairs: the alignment of the two runs. Only computed records and those of
-    optimizers count, of which all parents are known.
+    pairs: the alignment of the two runs. Only computed records, and records that optimizers make or
+    read, count; and of these only records of which all parents are known.
     """
     front = frontier(pairs)
     rows = front.origins

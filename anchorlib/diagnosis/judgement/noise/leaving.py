@@ -36,9 +36,10 @@ class Leaving:
 
 
 def leaves_noise(alignment: Alignment, measures: Measures, scores: Array) -> Leaving | None:
-    """Return the first record, in A's order of execution, whose score is LEAVING or more; or None.
+    """Return the first record, in A's order of execution, whose score exceeds LEAVING; or None.
 
-    scores: of each measured pair, its error over that of the noise runs.
+    Tensors with fewer than ELEMENTS elements are left out. scores: of each measured pair, its error
+    over that of the noise runs.
     """
     at = first_to_leave(alignment, measures, scores)
     if at is None:
@@ -51,7 +52,7 @@ def leaves_noise(alignment: Alignment, measures: Measures, scores: Array) -> Lea
 
 
 def first_to_leave(alignment: Alignment, measures: Measures, scores: Array) -> int | None:
-    """Return the index into `measures` of the first record with a large score; None without one.
+    """Return the index into `measures` of the first record whose score exceeds LEAVING, or None.
 
     Records with too few elements to be judged alone are left out.
     """

@@ -103,7 +103,11 @@ class Spreading:
                     )
 
     def _fit(self, name_a: str, name_b: str) -> bool:
-        """Return whether two names may be names of one tensor, by the criterion of `strict`."""
+        """Return whether two names may be names of one tensor.
+
+        They may if they have alike kinds and shapes, and both or neither are parameters; if
+        `strict`, also only if parameters' shapes and operations fit.
+        """
         node_a, node_b = self.a.nodes[name_a], self.b.nodes[name_b]
         if node_a.parameter != node_b.parameter or not self.naming.alike(name_a, name_b):
             return False

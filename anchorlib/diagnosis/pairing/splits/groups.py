@@ -138,7 +138,7 @@ def _keys(table: Table) -> Iterator[Any]:
 
 
 def parameters_of(table: Table) -> set[str]:
-    """Return the names of a run's parameters, known by the kinds of their records, or by edges."""
+    """Return the names of a run's parameters, known by kinds of records and by stored edges."""
     names = {
         tensor.name
         for tensor in table.tensors
@@ -194,7 +194,10 @@ class _Grouping:
         self.groups.listed.append(group)
 
     def _whole(self, group: RowGroup) -> RowGroup:
-        """Return the group of a tensor that a step has once, as a parameter: shards or replicas."""
+        """Return the group of a tensor that a step has once, as a parameter: shards or replicas.
+
+        Shards are concatenated. Of replicas the first stands for all, or the first that differs.
+        """
         if (axis := self._axis(group)) is not None:
             return self._kept(group._replace(combined="concatenated", axis=axis))
         digests = self.fine.digest[list(group.rows)]

@@ -51,9 +51,10 @@ class Split:
 
 
 def splits(a: Table, b: Table) -> list[Split]:
-    """Return the splits that the numbers of passes and ranks of both runs allow.
+    """Return the splits that the numbers of passes and ranks of both runs allow; [] for none.
 
-    Shapes then decide which of them holds.
+    One run must have a whole multiple of the other's ranks or passes. Shapes then decide which
+    split holds.
     """
     allowed = []
     counts = [_passes(table) for table in (a, b)]
@@ -75,9 +76,10 @@ def splits(a: Table, b: Table) -> list[Split]:
 
 
 def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
-    """Return pairs of splits that bring two runs to common ranks and passes.
+    """Return pairs of splits that bring two runs to common ranks and passes; [] for none.
 
-    They are for runs of which neither is the finer. The first are to the largest numbers that
+    They are for runs of which each does part of its work in more parts than the other. The first
+    are to the largest numbers that
     divide those of both runs, then to a single rank or pass.
     """
     passes = [_passes(table) for table in (a, b)]
