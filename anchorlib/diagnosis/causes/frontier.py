@@ -122,6 +122,7 @@ class Frontier:
         """Return the rows of a row's parents that lie in the row's own step and phase.
 
         saved: whether to include parents that backward may only have read, as saved tensors.
+        row: a row of A that differs.
         """
         block = int(self.block_of[row])
         layout, rows = self.layouts[int(self.blocks.layout[block])], self.blocks.rows_of(block)

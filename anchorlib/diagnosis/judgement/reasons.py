@@ -99,7 +99,10 @@ def reason(
 
 
 def _copied(frontier: Frontier, row: int) -> str:
-    """Say in which run alone a value is a bit-for-bit copy of an earlier record; else ""."""
+    """Say in which run alone a value is a bit-for-bit copy of an earlier record.
+
+    row: a row of A that has an entry in `Frontier.copies`.
+    """
     alignment, source = frontier.alignment, frontier.copies[row]
     a, row_b = alignment.a, int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
     name = escape(a.tensors[a.tensor[source]].name)
@@ -133,7 +136,7 @@ def _seen_before(frontier: Frontier, row: int, measure: Measure) -> list[str]:
     """Say, of a large difference, that the operations shown are those of an earlier step; or [].
 
     The graph behind a tensor is recorded in the first steps alone: a later step may have run other
-    operations than those shown.
+    operations than those shown. row: a row of A. [] for any kind but `value`.
     """
     large = measure.nonfinite or measure.error_eps > LARGE
     alignment = frontier.alignment

@@ -68,6 +68,7 @@ def _of_records(origin: Origin, front: Frontier, row: int) -> Replay | str:
     """Return the replay of all operations between an origin and its recorded parents.
 
     A text that says why, where there is no replay; "" where there is no operation.
+    row: the origin's row in A.
     """
     ops = computing(front.ancestry(row).ops) or origin.ops_a or origin.ops_b
     if not ops:
@@ -152,7 +153,7 @@ def _joined(*words: str) -> str:
 def _recipe(origin: Origin, frontier: Frontier, row: int, operands: Operands) -> Recipe | None:
     """Return the recipe for A's operation, else for B's; None where neither has one.
 
-    One run may compute the record by other operations.
+    One run may compute the record by other operations. row: the origin's row in A.
     """
     texts = _texts(frontier, operands)
     for ops in (computing(frontier.ancestry(row).ops), origin.ops_a, origin.ops_b):

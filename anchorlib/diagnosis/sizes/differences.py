@@ -123,7 +123,10 @@ class Differences:
         return wide
 
     def _unequal(self, raw_a: Array, raw_b: Array, wide_a: Array, wide_b: Array) -> Array:
-        """Return whether each element differs: in bits, or in values if dtypes or scales differ."""
+        """Return a mask of the elements that differ: in bits, or in values if dtypes or scales differ.
+
+        It has the shape (pairs, elements).
+        """
         if self._kinds[0] == self._kinds[1] and not self._scaled:
             width = min(raw_a.itemsize, 8)
             left, right = (np.ascontiguousarray(raw).view(f"u{width}") for raw in (raw_a, raw_b))

@@ -50,6 +50,7 @@ class OpSegments:
         """Return the operations that computed a record from records that both runs have, in order.
 
         None where its step was not traced, or where no operation is known to have made it.
+        row: a row of this run's table.
         """
         rank, step = self._table.tensors[self._table.tensor[row]].rank, int(self._table.step[row])
         ops = self._steps.get((rank, step))

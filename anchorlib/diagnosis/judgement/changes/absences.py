@@ -56,6 +56,7 @@ def untrained_since(frontier: Frontier, row: int) -> str:
 
     Two reasons are possible. If the run has a graph behind a value whose gradients come back in
     the other run alone, it cut the graph there. Otherwise the parameter may need no gradient.
+    row: a row of A; only an `updated` row gives an answer.
     """
     run = untrained(frontier, row)
     if not run:
@@ -98,7 +99,7 @@ def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
 
     A parent that A computed counts only where B uses its name elsewhere: where B never uses the
     name, B may compute the tensor and lack its anchor. A parameter that B has does not count: B
-    records it where it was changed.
+    records it where it was changed. row: a value of A. At most SHOWN clauses.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     if not frontier.orphaned[row]:
@@ -199,7 +200,7 @@ def called_otherwise(frontier: Frontier, row: int, names: Mapping[str, str]) -> 
     """Say that one run calls the module of a value, or of a gradient's parameter, more often.
 
     [] where both runs call it as often. The calls of a value's pass are counted; for a gradient
-    those of its step's first pass.
+    those of its step's first pass. row: a value or gradient of A.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]
@@ -231,6 +232,7 @@ def models_called_otherwise(frontier: Frontier, row: int, names: Mapping[str, st
 
     Such a call may explain the value although it is no parent: autograd does not follow a call
     without gradients, even where the program computes with its result.
+    row: a row of A. At most SHOWN clauses.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     if a.tensors[a.tensor[row]].kind != "value" or alignment.merged or a.gaps or alignment.b.gaps:

@@ -47,6 +47,7 @@ def other_share(frontier: Frontier, row: int, ops: Sequence[Operation]) -> list[
     """Return the record that B's target holds with another factor than A's, as a clause; else [].
 
     ops: A's operations between the loss and its parents.
+    row: A's row of the loss, a value of one number.
     """
     try:
         difference = _difference(frontier, row, ops)

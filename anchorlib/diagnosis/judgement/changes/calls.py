@@ -68,6 +68,7 @@ class Calls:
         Operations that only move bits, such as views, are left out.
         elsewhere: whether to take the operations from another call of the same name where the edges
             of this call name no operations.
+        row: a row of A.
         """
         both: tuple[list[Operation], list[Operation]] = ([], [])
         for calls in self.of(row):
@@ -101,6 +102,7 @@ class Calls:
         """Yield the forward calls whose operations made this row, as (call in A, call in B).
 
         A value has one; a gradient has one for each use of its tensor from which it comes back.
+        row: a row of A.
         """
         alignment = self.frontier.alignment
         at = int(np.searchsorted(alignment.a_row, row))
@@ -185,7 +187,10 @@ class Calls:
         )
 
     def is_handed_on(self, row: int, run: int) -> bool:
-        """Return whether a run's edges say that a value is another record's tensor, renamed."""
+        """Return whether a run's edges say that a value is another record's tensor, renamed.
+
+        row: a row of A. run: 0 for A, 1 for B. False for gradients.
+        """
         if self.kind(row) != "value":
             return False
         statements = (self.edges(run, self.followed(calls)[run]) for calls in self.of(row))
@@ -197,7 +202,7 @@ class Calls:
         """Return whether a row has a parent in one run that the other run never names.
 
         The operations between the same two records then belong to two values in one run, and to one
-        value in the other run.
+        value in the other run. row: a row of A. Parameters do not count as parents here.
         """
         for calls in self.of(row):
             parents = [

@@ -106,6 +106,7 @@ class Changes:
         """Return what B does otherwise at a row, a clause for each change.
 
         () if no change is known.
+        row: a row of A with a partner in B. measure: how far the two records are apart.
         """
         a, b = self.calls.operations(row, elsewhere=True)
         cast = autocast_otherwise(self.frontier, row, a, b)
@@ -150,6 +151,7 @@ class Changes:
         """Return what is known of a difference that came in from outside, such as data, as clauses.
 
         That is which operands differ, and how B's values follow from A's.
+        row: a row of A. measure: how far its record and B's are apart.
         """
         clauses = arguments(*self.calls.operations(row))
         clauses = [clause for clause in clauses if " of mean " in clause or " from " in clause]
@@ -166,7 +168,7 @@ class Changes:
     def stepped_more(self, row: int) -> str:
         """Return a clause if one run updated a parameter of this value more often; else "".
 
-        Updates before the row count, in the row's step and the step before.
+        Updates before the row count, in the row's step and the step before. row: a value of A.
         """
         if self._has_lone_updates is None:
             self._has_lone_updates = has_lone_updates(self.frontier.alignment)
@@ -177,6 +179,7 @@ class Changes:
 
         That all else is equal is known only in steps that both runs state. Nothing is said where
         a run drew other random numbers and operations take what no record holds, as dropout does.
+        row: a row of A. At most one clause.
         """
         clauses = []
         for call_a, call_b in self.calls.of(row):
@@ -201,6 +204,7 @@ class Changes:
 
         Such modules compute different formulas: eps, approximate, p, negative_slope. Two modules of
         different classes, or with different arguments, may still compute one formula.
+        row: a value of A, or a gradient of one pass (`pass_grad`); False for others.
         """
         a = self.frontier.alignment.a
         if a.tensors[a.tensor[row]].kind not in ("value", "pass_grad"):
@@ -212,6 +216,7 @@ class Changes:
 
         False where parts were merged for the comparison: each part may have been divided by the
         number of parts, and that is no other formula.
+        row: a row of A; False for any kind but `value`.
         """
         alignment = self.frontier.alignment
         value = alignment.a.tensors[alignment.a.tensor[row]].kind == "value"
@@ -222,6 +227,7 @@ class Changes:
 
         The program may have computed that tensor from values that differ already. So the answer is
         meaningful only where everything that the value is computed from is equal.
+        row: a row of A; False for any kind but `value`, and where parts were merged.
         """
         alignment = self.frontier.alignment
         value = alignment.a.tensors[alignment.a.tensor[row]].kind == "value"
@@ -238,6 +244,7 @@ class Changes:
         operations in another order or with other arguments, where one run reads by another of the
         indices that both runs have, and where one run cuts the graph behind the value. Different
         data or parameters change none of these.
+        row: a row of A. Of a gradient, only a cut graph and other module settings count.
         """
         if detached(self.frontier, row) or self.other_settings(row):
             return True
@@ -283,7 +290,7 @@ class Changes:
         """Return clauses that follow from the stored values of a row, and of its parents.
 
         [] where the error is small, and for all rows after the first few large errors, since
-        reading values takes time.
+        reading values takes time. row: a row of A. measure: how far its record and B's are apart.
         """
         if not self._far(measure):
             return []

@@ -63,6 +63,7 @@ def _by_what_was_read(alignment: Alignment, row: int) -> list[str]:
 
     A run clips if the norm of all its gradients is a limit as programs state it, and larger in the
     other run, unless that run clips too. All gradients must differ by one factor.
+    row: a row of A, whose step and rank count.
     """
     a, parameters = alignment.a, parameters_of(alignment.a)
     own = a.tensors[a.tensor[row]]

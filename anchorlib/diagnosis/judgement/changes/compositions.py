@@ -70,7 +70,10 @@ class Compositions:
         return clauses[:SHOWN]
 
     def arranged(self, row: int) -> list[str]:
-        """Say that equal operations take their operands, or parts of these, in another order."""
+        """Say that equal operations take their operands, or parts of these, in another order.
+
+        row: a row of A. [] where all operands are in equal order, at most SHOWN clauses.
+        """
         clauses = []
         for call_a, call_b in self.calls.of(row):
             a, b = self.calls.edges(0, call_a), self.calls.edges(1, call_b)
@@ -87,7 +90,7 @@ class Compositions:
     def made_of_others(self, row: int) -> list[str]:
         """Return a clause if B computes a value from other records than A, which both have.
 
-        Else [].
+        Else []. row: a row of A.
         """
         if self.calls.kind(row) != "value" or self.calls.is_cut_elsewhere(row):
             return []
@@ -112,7 +115,7 @@ class Compositions:
         """Return clauses on gradients that only one run has; for a gradient, also on a tied weight.
 
         A tied weight is a parameter from which one run alone computes a certain value. [] without
-        any.
+        any. row: a row of A.
         """
         missing = without_gradient(self.calls.frontier, row, self.calls.names)
         if self.calls.kind(row) in ("grad", "pass_grad") and (
@@ -127,7 +130,7 @@ class Compositions:
 
         Either B does not run the first of its operations, or B lacks some of them and has no
         operation that A lacks. Otherwise B may compute the record and only lack its anchor.
-        other: the operations between B's record and its parents.
+        other: the operations between B's record and its parents. row: a row of A.
         """
         for one, _ in self.calls.of(row) if self.calls.kind(row) == "value" else ():
             edges = self.calls.edges(0, one)

@@ -33,7 +33,7 @@ def without_gradient(frontier: Frontier, row: int, names: Mapping[str, str]) -> 
     or be computed from one whose values have no record. The run without these gradients must have
     some record of each parameter, and have gradients of other parameters in that step. "" too where
     both runs lack gradients that the other has, and where records were lost or merged.
-    names: A's names -> B's, where they differ.
+    names: A's names -> B's, where they differ. row: a row of A.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b

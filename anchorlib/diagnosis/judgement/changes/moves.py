@@ -50,7 +50,10 @@ def moved(frontier: Frontier, row: int) -> list[str]:
 
 
 def _since(frontier: Frontier, row: int) -> Iterator[str]:
-    """Yield clauses on how the runs moved a value since its last record that is equal in both."""
+    """Yield clauses on how the runs moved a value since its last record that is equal in both.
+
+    row: a value of A.
+    """
     alignment, a = frontier.alignment, frontier.alignment.a
     before = _before(frontier, row)
     if before is None:
@@ -104,7 +107,10 @@ def _before(frontier: Frontier, row: int) -> int | None:
 
 
 def _left_there(frontier: Frontier, row: int) -> Iterator[str]:
-    """Yield a clause where a parameter moved within a step was not put back before the update."""
+    """Yield a clause where a parameter moved within a step was not put back before the update.
+
+    row: A's `updated` or `delta` row of the parameter.
+    """
     alignment, a = frontier.alignment, frontier.alignment.a
     within = series(a, row, "value")
     within = within[(a.step[within] == a.step[row]) & (a.order[within] < a.order[row])]

@@ -60,7 +60,7 @@ def held_otherwise(frontier: Frontier, row: int) -> list[str]:
 def _held(frontier: Frontier, row: int, name: str) -> _Held:
     """Return the rows of a parameter's optimizer state after a row's update, where it differs.
 
-    name: the parameter's name in A. The kinds are those that begin with `opt.`.
+    name: the parameter's name in A. The kinds are those that begin with `opt.`. row: a row of A.
     """
     alignment = frontier.alignment
     a = alignment.a
@@ -88,7 +88,10 @@ def _steps(alignment: Alignment, held: _Held) -> list[str]:
 
 
 def _from_zero(alignment: Alignment, row: int, held: _Held) -> list[str]:
-    """Return a clause for each run on the state that began at zero in this run alone."""
+    """Return a clause for each run on the state that began at zero in this run alone.
+
+    row: A's row of the update. held: the state after it, where it differs.
+    """
     row_b = _partner(alignment, row)
     began = [
         {kind for kind, at in own.items() if kind != STEP and _is_new(table, at, place)}
@@ -143,6 +146,7 @@ def _alone(frontier: Frontier, row: int, rank: int) -> list[str]:
     """Return a clause that names the parameters whose state differs, as "of head.* alone".
 
     [] where the states of all parameters differ in the row's step.
+    row: a row of A, whose step counts. rank: the rank whose state counts.
     """
     a = frontier.alignment.a
     state = np.array([t.kind.startswith(STATE) and t.rank == rank for t in a.tensors], bool)

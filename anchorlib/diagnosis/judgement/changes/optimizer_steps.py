@@ -217,6 +217,7 @@ def written_outside(frontier: Frontier, row: int) -> str:
 
     The last record of the parameter is the optimizer's update, which is equal in both runs. A run
     has written the parameter since where its value is not that update.
+    row: a value of a parameter in A. "" too where a run lost records or left out steps.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     if frontier.role[row] != Role.PARAMETER or a.gaps or alignment.b.gaps:

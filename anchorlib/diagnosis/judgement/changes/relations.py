@@ -40,7 +40,10 @@ POWERS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def relation(frontier: Frontier, row: int) -> list[ValueClause]:
-    """Return the clause that says how B's record follows from A's; [] where no formula is known."""
+    """Return the clause that says how B's record follows from A's; [] where no formula is known.
+
+    row: a row of A with a partner in B. Both values must be stored and of one shape.
+    """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
     partner = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])

@@ -29,6 +29,7 @@ def passes_apart(frontier: Frontier, row: int) -> str:
     "" where it cannot be told. It is told only where the run with fewer passes recorded the same
     gradient in some passes of the step, and nothing at all in the passes that it lacks: where it
     has other records of those passes, the graph is cut or less was recorded.
+    row: a row of A; "" unless an optimizer makes or reads it.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
@@ -61,6 +62,7 @@ def other_passes(frontier: Frontier, row: int) -> str:
     that was not recorded: in the step after).
 
     Where one run leaves a pass out, passes of one number are given different data from there on.
+    row: a row of A.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b

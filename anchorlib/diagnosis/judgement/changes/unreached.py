@@ -26,7 +26,7 @@ def unreached(frontier: Frontier, row: int) -> list[str]:
 
     Of several such values, the one nearest to the loss is named, which backward reaches first. Only
     values that both runs recorded count, on the row's rank. [] too where each run has values that
-    the other's backward did not reach.
+    the other's backward did not reach. row: a row of A, as a gradient.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b

@@ -138,7 +138,7 @@ def _decided(frontier: Frontier, row: int) -> list[str]:
     """Return the names of the gradients from which an operation that decides made a gradient.
 
     Operations that decide are such as ReLU, clamp and max pool. [] for a row that is no gradient,
-    or that no such operation's backward made.
+    or that no such operation's backward made. row: a row of A.
     """
     a = frontier.alignment.a
     if a.tensors[a.tensor[row]].kind != "grad":
@@ -225,7 +225,10 @@ def _crossed(beside: list[tuple[str, Array, Array]], off: Array, limits: set[flo
 
 
 def _beside(frontier: Frontier, row: int) -> list[tuple[str, Array, Array]]:
-    """Return (kind, A's values, B's values) of each parent of a row whose values both runs have."""
+    """Return (kind, A's values, B's values) of each parent of a row whose values both runs have.
+
+    row: a row of A. Saved tensors count as parents.
+    """
     a = frontier.alignment.a
     parents = [(parent, _values(frontier, parent)) for parent in frontier.parents(row, saved=True)]
     kinds = [(a.tensors[a.tensor[parent]].kind, both) for parent, both in parents]

@@ -86,7 +86,10 @@ def shared_codes(a: Any, b: Any) -> tuple[Array, Array]:
 
 
 def same_bits(a: Table, b: Table, a_row: Array, b_row: Array) -> Array:
-    """Return whether dtype, shape and digest of each of these pairs of rows are equal."""
+    """Return a mask of the pairs of rows whose dtype, shape and digest are equal.
+
+    a_row, b_row: the rows of each pair in A and in B.
+    """
     dtype_a, dtype_b = shared_codes(a.dtypes, b.dtypes)
     shape_a, shape_b = shared_codes(a.shapes, b.shapes)
     equal: Array = (a.digest[a_row] == b.digest[b_row]).all(axis=1)
