@@ -47,7 +47,7 @@ class Overflows:
         return min((step for _, step in self.steps), default=None)
 
     def of(self, rows: Array) -> Array:
-        """Return a mask of the rows (of A) that are gradients of a step where a loss scale overflowed."""
+        """Return a mask of the rows (of A) that are gradients of steps with an overflow."""
         table = self.alignment.a
         if not self.steps:
             return np.zeros(len(rows), bool)

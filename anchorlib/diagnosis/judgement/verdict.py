@@ -110,9 +110,9 @@ def _of_kind(kind: str, scores: Array, step: Array, low: Array, first: int) -> D
 def _pooled(measures: Measures, scores: Array, noise: Envelope) -> Drift:
     """Return the drift where no tensor can be judged alone: by the median score of all pairs.
 
-    That is so where all tensors are small, or the noise is large from the first step.
-
-    Saturated noise can show that a drift is covered, but never that a drift is not covered.
+    That is so where all tensors are small, or the noise is large from the first step. With fewer
+    than MANY scores nothing is decided. Saturated noise can show that a drift is covered, but never
+    that a drift is not covered.
     """
     with np.errstate(all="ignore"):
         ratio = measures["error_eps"] / np.fmax(noise.relative / measures["eps"], FLOOR)

@@ -123,7 +123,7 @@ class Differences:
         return wide
 
     def _unequal(self, raw_a: Array, raw_b: Array, wide_a: Array, wide_b: Array) -> Array:
-        """Return a mask of the elements that differ: in bits, or in values if dtypes or scales differ.
+        """Return a mask of the elements that differ: in bits; in values if dtypes or scales differ.
 
         It has the shape (pairs, elements).
         """

@@ -66,7 +66,7 @@ def apart(a: Array, b: Array) -> Array:
 
 
 def _same(a: Array, b: Array) -> Array:
-    """Return a mask of the elements with equal bits in a and b, or equal values if dtypes differ."""
+    """Return a mask of the elements with equal bits in both, or equal values if dtypes differ."""
     if a.dtype != b.dtype:
         equal: Array = (a == b) | ((a != a) & (b != b))
         return equal

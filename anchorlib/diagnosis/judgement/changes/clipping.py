@@ -29,7 +29,8 @@ def clipped_otherwise(frontier: Frontier, row: int) -> list[str]:
     """Say to which norm each run clips the gradients of the row's step; [] if alike or unclear.
 
     Either both runs have one backward in the step, which gives gradients of equal norms, or B's
-    gradients are all the same multiple of A's as the optimizer read them.
+    gradients are all the same multiple of A's as the optimizer read them. row: a row of A, whose
+    step and rank count.
     """
     alignment = frontier.alignment
     if alignment.merged:

@@ -90,7 +90,7 @@ def _in_steps(table: Table, row: int) -> dict[int, int]:
 def _alike_elsewhere(places: list[tuple[Table, int, dict[int, int]]]) -> bool:
     """Return whether both runs have as many passes in the step before a row's, else after it.
 
-    Where they have not, their work is split otherwise.
+    Where they have not, their work is split otherwise. False where both steps are unknown.
     places: for both runs the table, the row, and the number of passes of each step.
     """
     for away in (-1, 1):

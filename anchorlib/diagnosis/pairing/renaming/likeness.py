@@ -30,7 +30,8 @@ class _Record(NamedTuple):
     place: the rank, kind, phase, pass, call, dtype and shape.
     digest: the two halves of the digest. l2: the norm.
     telling: whether the values can distinguish the tensor from other tensors: they do not if all
-        are equal, except for a single number other than 0, 1 or -1.
+        are equal, except for a single number other than 0, 1 or -1. Records of an optimizer's step
+        (updates and `opt.*`) need at least MANY elements.
     """
 
     name: str

@@ -23,7 +23,8 @@ BEGINNINGS = 200  # searches for names to spread from; each looks at all names
 def match_positions(naming: Naming, a: Table, b: Table) -> None:
     """Match unmatched names that stand at equal places of the two runs' graphs of operations.
 
-    A name without edges has no place there: it is matched only as the member of a matched module.
+    A name without edges has no place in a graph: it is matched only where it belongs to a matched
+    module and ends in the same word as a name of B.
     """
     if not naming.left_a or not naming.left_b:
         return

@@ -106,8 +106,8 @@ def merged(
 def _scale(fine: Table, coarse: Table, groups: RowGroups, factors: Sequence[float]) -> float:
     """Return the one of `factors` by which the parts' gradients are nearest to the other run's.
 
-    1.0 where no gradient shows it. It depends on whether a part's loss is a mean over the part, or
-    a share of the batch's mean.
+    1.0 where no gradient shows it. The factor depends on whether a part's loss is a mean over the
+    part, or a share of the batch's mean.
     """
     ratios = []
     for group in [one for one in groups.listed if one.gradient and one.combined != "left out"][

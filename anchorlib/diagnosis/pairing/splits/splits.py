@@ -79,8 +79,7 @@ def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
     """Return pairs of splits that bring two runs to common ranks and passes; [] for none.
 
     They are for runs of which each does part of its work in more parts than the other. The first
-    are to the largest numbers that
-    divide those of both runs, then to a single rank or pass.
+    are to the largest numbers that divide those of both runs, then to a single rank or pass.
     """
     passes = [_passes(table) for table in (a, b)]
     ranks = [sorted({tensor.rank for tensor in table.tensors}) for table in (a, b)]
