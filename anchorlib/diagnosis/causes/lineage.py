@@ -187,7 +187,7 @@ class StepLineage:
 
     @property
     def buffers(self) -> Collection[str]:
-        """Names of the buffers of watched models."""
+        """Names of the buffers of watched models that were recorded in this step."""
         return {site[0] for site, edges in self._edges.items() if edges.missing == (BUFFER,)}
 
     @property
@@ -214,7 +214,7 @@ class StepLineage:
         return search.answer()
 
     def _parameter(self, name: str, kind: str, pass_index: int, call: int, search: Search) -> None:
-        """Note the parents of a parameter's record in `search`."""
+        """Note in `search` the parents of a parameter's record of this kind, pass and call."""
         if kind == "pass_grad":
             self._below((name, pass_index, None), (), search)
         elif kind == "grad":

@@ -70,7 +70,7 @@ class BlockSide:
 
     @property
     def kind(self) -> DType:
-        """The dtype of the records."""
+        """The dtype that all records of this side have."""
         return dtypes.dtype(self.dtype)
 
     def only(self, at: int) -> BlockSide:

@@ -77,7 +77,7 @@ class Envelope:
 
     @property
     def saturated(self) -> Array:
-        """Whether the noise of a pair is too large to judge by."""
+        """A mask of the pairs whose noise, SATURATED or more, is too large to judge by."""
         saturated: Array = self.relative >= SATURATED
         return saturated
 

@@ -72,7 +72,7 @@ class Turn:
     size: float
 
     def line(self) -> str:
-        """Return the sentence about this turn, for people."""
+        """Return a sentence for people: where elements turned, how many, and what follows."""
         where = f"{self.place.name} at step {self.place.step}, pass {self.place.pass_index}"
         return (
             f"{self.elements:,} of the {self.numel:,} elements of {where} lie where an operation "
