@@ -231,7 +231,7 @@ def replay_dict(replay: Replay | None) -> dict[str, Any] | None:
 
 
 def nearness_dict(near: Nearness | None) -> dict[str, Any] | None:
-    """Return how far A and B are from the reference run as JSON values; None without one."""
+    """Return how far A and B are from the reference run as JSON values; None without such a run."""
     if near is None:
         return None
     return {name: finite(value) for name, value in asdict(near).items()}

@@ -21,7 +21,7 @@ LISTED = 8
 
 
 def listed(names: Sequence[str], mark: str) -> str:
-    """Return the first eight names, escaped and joined by `mark`, and how many more there are."""
+    """Return text: the first eight names, escaped and joined by `mark`, and how many follow."""
     shown = mark.join(map(escape, names[:LISTED]))
     return f"{shown} and {len(names) - LISTED:,} more" if len(names) > LISTED else shown
 

@@ -70,7 +70,7 @@ def notes(
 
 
 def few(lines: Sequence[str]) -> list[str]:
-    """Return the first three lines on damaged records, and one that counts the others, if any."""
+    """Return the first three of some lines on damaged records, and one that counts the others."""
     left = len(lines) - SHOWN
     return [*lines[:SHOWN], *([f"and {left} more are damaged: anchor verify"] if left > 0 else [])]
 
@@ -181,7 +181,7 @@ def _phases(alignment: Alignment) -> Iterator[str]:
 
 
 def _flips(frontier: Frontier) -> Iterator[str]:
-    """Yield lines on the first integers that differ because what they were decided from differs.
+    """Yield lines on integers that differ because the values from which they were decided differ.
 
     There is at most one line for counters of calls (batch norms), and one for other integers.
     """
@@ -205,7 +205,7 @@ def _flips(frontier: Frontier) -> Iterator[str]:
 
 
 def _counters(table: Table, rows: Array) -> Array:
-    """Return whether each of these rows is a batch norm's count of its calls, a single number."""
+    """Return a mask of the rows that are a batch norm's count of its calls, a single number."""
     last = [tensor.name.rpartition(".")[2] for tensor in table.tensors]
     counting = np.array([name == COUNTER for name in last] or [False])
     of_rows: Array = counting[table.tensor[rows]] & (table.figures["numel"][rows] == 1)

@@ -44,8 +44,8 @@ def pairs_of(
 ) -> Iterator[Pair]:
     """Yield every pair of matched records, in A's order of execution.
 
-    scores: one for each entry of `measures`, nan where there is none; None without noise runs.
-    roles: one for each pair; None: "" for all.
+    measures: how far the pairs that differ are apart. scores: one for each of these, nan where
+    there is none; None without noise runs. roles: the role of each pair; None: "" for all.
     """
     for part in columns_of(alignment, measures, scores=scores, roles=roles):
         places = map(Place, *(part[name] for name in Place._fields))
@@ -85,7 +85,7 @@ def columns_of(
 
 
 def _spread(count: int, places: Array, values: Array) -> list[Any]:
-    """Return a list of `count` entries: each value at its index in `places`, None elsewhere."""
+    """Return a list of `count` items: each of `values` at its index in `places`, else None."""
     entries: list[Any] = [None] * count
     for place, value in zip(places.tolist(), values.tolist(), strict=True):
         entries[place] = value

@@ -76,7 +76,8 @@ def beforehand(a: Run, b: Run) -> Beforehand | None:
 def first_parting(digests_a: RankDigests, digests_b: RankDigests) -> range | None:
     """Return the first range of steps in which a record differs; None where all records are equal.
 
-    Digests cover ranges of steps of equal width, so that the step is known only up to that width.
+    digests_a, digests_b: the digests of one rank in each run. Digests cover ranges of steps of
+    equal width, so that the step is known only up to that width.
     """
     width = max(digests_a.width, digests_b.width)
     a, b = digests_a.of_width(width).stretches, digests_b.of_width(width).stretches

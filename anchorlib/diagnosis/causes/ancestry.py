@@ -10,13 +10,14 @@ from anchorlib.record import Edges, Parent
 __all__ = ["Link", "RecordAncestry", "Search", "Site", "between", "link_to"]
 
 Site = tuple[str, int, int | None]
-"""A tensor of one step and phase: name, pass, call; a parameter has no call."""
+"""A tensor of one step and phase: name, pass, call; the call is None for a parameter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
     """One parent of a record, that is, a record that it was computed from.
 
+    name, kind: those of the parent's record.
     call: the parent's call; None for a parameter, of which only pass_grads have calls.
     pass_index: the pass in which the parent was made. For a parameter's `value`, the last record at
         or before this pass counts, since values are recorded only where they changed.
@@ -78,7 +79,10 @@ class Search:
     _seen: set[object] = field(default_factory=set)
 
     def enter(self, step: object) -> bool:
-        """Note a visited place of the graph, given as any key; return whether it is new."""
+        """Note that a node of the autograd graph was visited; return whether it is new.
+
+        step: any key by which the search knows the node.
+        """
         new = step not in self._seen
         self._seen.add(step)
         return new

@@ -79,7 +79,7 @@ def _bits(table: Table, row: int) -> tuple[int, ...]:
 
 
 def _telling(table: Table, rows: Array) -> Array:
-    """Return whether the bits of each row identify a tensor, so that equal bits hardly are chance.
+    """Return a mask of the rows whose bits identify a tensor, so that equal bits are no chance.
 
     Constants, and integers or booleans with few elements, do not.
     """

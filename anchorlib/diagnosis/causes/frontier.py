@@ -44,7 +44,8 @@ class Frontier:
     lacking: whether the row's ancestry is incomplete.
     parameter_lacking: whether nothing but the record of a parameter is missing in the ancestry.
     orphaned: whether a parent in the row's own step was recorded in A alone.
-    opening: whether the step before the row's step was not recorded, or was recorded in A alone.
+    opening: whether what came just before is not known: the step before the row's step (other than
+        step 0) was not recorded, or in A alone, or the row's step lacks its first pass.
     since: the row's order of execution; where its tensor was recorded under another name before,
         the order of that first record.
     block_of, place_of: the row's block (the records of its rank, phase and step) in `blocks`, and
@@ -73,14 +74,14 @@ class Frontier:
 
     @property
     def shared(self) -> Array:
-        """Whether B has any record of each block of A."""
+        """For each block (rank, phase and step) of A, whether B has any record of it."""
         counts = np.bincount(self.block_of[self.status != UNMATCHED], minlength=len(self.blocks))
         any_in_b: Array = counts > 0
         return any_in_b
 
     @property
     def origins(self) -> Array:
-        """The rows that differ and that no other recorded difference explains, ascending."""
+        """The rows of A that differ and that no other recorded difference explains, ascending."""
         return np.flatnonzero((self.status == DIFFERS) & ~self.explained)
 
     def blocks_before(self, numbers: Array) -> Array:
@@ -99,7 +100,7 @@ class Frontier:
         return np.where(before < 0, trained, before)
 
     def ancestry(self, row: int) -> RecordAncestry:
-        """Return the parents of a row that differs."""
+        """Return the parents of a row of A that differs, and how complete they are."""
         if row in self.copies:
             return RecordAncestry((self._link(row, self.copies[row]),))
         layout = self.layouts[int(self.blocks.layout[self.block_of[row]])]
@@ -121,6 +122,7 @@ class Frontier:
         """Return the rows of a row's parents that lie in the row's own step and phase.
 
         saved: whether to include parents that backward may only have read, as saved tensors.
+        row: a row of A that differs.
         """
         block = int(self.block_of[row])
         layout, rows = self.layouts[int(self.blocks.layout[block])], self.blocks.rows_of(block)
@@ -136,9 +138,10 @@ class Frontier:
 
 
 def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Frontier:
-    """Find the origins: the differing pairs that no other recorded difference explains.
+    """Return, for each row of A, whether it differs and whether another difference explains it.
 
-    unknown: rows of A that are judged as if they had no partner, whatever their pairs say.
+    Rows that differ without such an explanation are the origins (`Frontier.origins`). unknown: rows
+    of A that are judged as if they had no partner, whatever their pairs say.
     """
     a = alignment.a
     ranks = sorted({tensor.rank for tensor in a.tensors})
@@ -219,7 +222,10 @@ def _layout(front: Frontier, number: int, of_layout: Array) -> Layout:
 
 
 def _trains(table: Any, phase: int) -> bool:
-    """Return whether gradients were recorded in a phase, or the phase is named "train"."""
+    """Return whether a phase trains: it has records besides values, or its name is "train".
+
+    phase: the phase's index in the table.
+    """
     kinds = {table.tensors[one].kind for one in np.unique(table.tensor[table.phase == phase])}
     return table.phases[phase] == "train" or bool(kinds - {"value"})
 
@@ -264,16 +270,21 @@ def _parents(front: Frontier, rows: Array, layout: Layout) -> Array:
 
 
 def _hand_on(since: Array, rows: Array, layout: Layout) -> None:
-    """Set `since` of every name of a tensor to the order of the first name that was recorded."""
+    """Give all names of one tensor the order of execution at which its first name was recorded.
+
+    since: the order of each row of A's table, changed in place. rows: the rows of each block,
+    (blocks, records). layout: says which records are one tensor under two names.
+    """
     child, parent = rows[:, layout.child[layout.named]], rows[:, layout.parent[layout.named]]
     while (since[child] < since[parent]).any():
         np.minimum.at(since, parent, since[child])
 
 
 def _across(front: Frontier, layout: Layout, of_layout: Array) -> None:
-    """Judge rows by their parents in other steps and phases, and mark the rows of a first step.
+    """Judge rows by their parents in other steps and phases, and mark rows as `opening`.
 
-    Rows are marked as `opening` where the step before was not recorded in both runs.
+    Rows are marked where the step before was not recorded in both runs (except in step 0), and
+    where the records of a step begin after its first pass.
     """
     blocks = front.blocks
     steps = blocks.step[of_layout]
@@ -332,7 +343,7 @@ def _copies(front: Frontier) -> None:
 
 
 def _scopes(front: Frontier) -> None:
-    """Mark rows as explained if a record in their scope differs, where no parent explains them.
+    """Mark rows as explained where a record differs that may be an unknown parent of theirs.
 
     A scope is the records that may be parents without being known as such (`CauseScope`).
     """

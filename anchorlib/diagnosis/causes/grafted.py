@@ -1,4 +1,4 @@
-"""Reruns that were handed A's values (`anchorlib.graft`): no later record inherits a difference."""
+"""Reruns B that were handed A's values (`anchorlib.graft`): later records inherit no difference."""
 
 from __future__ import annotations
 

@@ -38,10 +38,10 @@ PASSING = (
     "grafted.not_handed_over",
     "grad.from_outside",
 )
-"""Entries that differ from process to process, and change no number."""
+"""Header entries that differ from process to process, and change no computed number."""
 
 TREE = "modules"
-"""The entry that holds the digest of all modules, by name and class."""
+"""The header entry that holds one digest of the names and classes of all modules."""
 
 MOST_ALONE = 20  # modules of one run alone that are named
 
@@ -103,8 +103,8 @@ def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
 def _trees(header_a: Mapping[str, Any], header_b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the modules that one run alone has, as header entries: name -> (A's text, B's).
 
-    Only the first twenty are returned. Empty unless both runs state the digest of all modules, and
-    where both runs have equal modules under different names.
+    Only the first twenty are returned. Empty unless both runs state the digest of all modules;
+    empty, too, where both runs have equal modules under different names.
     """
     if TREE not in header_a or TREE not in header_b or header_a[TREE] == header_b[TREE]:
         return {}
@@ -119,7 +119,7 @@ def _trees(header_a: Mapping[str, Any], header_b: Mapping[str, Any]) -> dict[str
 
 
 def from_outside(table: Table) -> set[str]:
-    """Return the tensors whose gradients hooks saw only from outside of compiled code.
+    """Return the names of the tensors whose gradients hooks saw only from outside of compiled code.
 
     These gradients may lack a part that the compiled code used inside.
     """
@@ -128,11 +128,9 @@ def from_outside(table: Table) -> set[str]:
 
 
 def mode_since(header: Mapping[str, Any], name: str) -> int | None:
-    """Return the step from which a layer was in eval mode while its model trained.
+    """Return the step from which a layer was in eval mode while its model trained; None if never.
 
-    None if it never was.
-
-    name: the layer's name.
+    header: the run's header. name: the layer's name.
     """
     step = header.get(f"eval.{name}")
     return step if isinstance(step, int) else None

@@ -64,7 +64,11 @@ def partings_of(alignment: Alignment, rank: int) -> list[HistoryParting]:
 
 
 def settings(alignment: Alignment) -> list[HistoryParting]:
-    """Return the optimizer settings that differ from the first step on, in A's header's order."""
+    """Return the optimizer settings that headers state once and that differ, in A's header's order.
+
+    Such settings hold from the first step on; schedules are left out. The headers are those of the
+    lowest rank that both runs have.
+    """
     header_a, header_b = _headers(alignment)
     return [
         HistoryParting(name, 0, header_a[name], header_b[name])
@@ -92,10 +96,7 @@ def drawn_otherwise(alignment: Alignment) -> int | None:
 
 
 def _headers(alignment: Alignment) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the two headers of the lowest rank that both runs have.
-
-    Empty dicts if they share none.
-    """
+    """Return A's and B's header of the lowest rank that both have; two empty dicts if none is."""
     common = _ranks(alignment)
     a, b = alignment.a.header, alignment.b.header
     return (a[common[0]], b[common[0]]) if common else ({}, {})
@@ -132,12 +133,10 @@ def _at(points: Points, step: int) -> Any:
 
 
 def _history(entry: Any, offset: int) -> tuple[Points, int] | None:
-    """Return the points of a history and the last step it knows, in A's count.
+    """Return the points of a history and the last step it knows, in A's count; None if invalid.
 
-    None if it is invalid.
-
-    offset: what to subtract from the entry's steps to get A's. Entries come from stores, which
-        anyone may have written.
+    entry: the header entry. offset: what to subtract from the entry's steps to get A's. Entries
+    come from stores, which anyone may have written.
     """
     try:
         points = [(int(step) - offset, value) for step, value in entry["points"]]

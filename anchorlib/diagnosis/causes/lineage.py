@@ -142,7 +142,10 @@ class StepLineage:
         return self._there.get((name, "grad", pass_index, call)) if value is None else value
 
     def may_be(self, name: str) -> bool:
-        """Return whether forward calls of `name` may have been made without leaving a record."""
+        """Return whether forward calls of `name` may have been made without leaving a record.
+
+        That is so where its mode records only some calls, and where it has no records at all.
+        """
         kinds = [kind for kind in ("value", "grad") if (name, kind) in self._recorded]
         return all((name, kind) in self._sampled for kind in kinds)
 
@@ -168,7 +171,10 @@ class StepLineage:
 
     @property
     def loose(self) -> list[RecordKey]:
-        """Recorded values whose origin autograd does not know: data, buffers, no_grad results."""
+        """The keys of values of which autograd says nothing: data, buffers, results of `no_grad`.
+
+        Parameters are not among them.
+        """
         keys = []
         for key in self._there:
             name, kind, pass_index, call = key
@@ -181,7 +187,7 @@ class StepLineage:
 
     @property
     def buffers(self) -> Collection[str]:
-        """Names of the buffers of watched models."""
+        """Names of the buffers of watched models that were recorded in this step."""
         return {site[0] for site, edges in self._edges.items() if edges.missing == (BUFFER,)}
 
     @property
@@ -208,7 +214,7 @@ class StepLineage:
         return search.answer()
 
     def _parameter(self, name: str, kind: str, pass_index: int, call: int, search: Search) -> None:
-        """Note the parents of a parameter's record in `search`."""
+        """Note in `search` the parents of a parameter's record of this kind, pass and call."""
         if kind == "pass_grad":
             self._below((name, pass_index, None), (), search)
         elif kind == "grad":
@@ -241,10 +247,7 @@ class StepLineage:
             search.reach(Link(name, kind, call - 1))
 
     def _reach_state(self, link: Link, search: Search) -> None:
-        """Note a record of a parameter as a parent.
-
-        Where its kind was not recorded, note that it lacks.
-        """
+        """Note a parameter's record as a parent; if its kind has no records, note it as missing."""
         if (link.name, link.kind) in self._recorded:
             search.reach(link)
         else:
@@ -261,7 +264,7 @@ class StepLineage:
                 self._below((name, pass_index, None), (), search)
 
     def _update(self, name: str, search: Search) -> None:
-        """Note the parents of an update: the parameter, its gradient and its optimizer state."""
+        """Note the parents of a parameter's update: its value, gradient and optimizer state."""
         self._reach_state(Link(name, "value", None), search)
         if (name, "grad") in self._recorded:
             search.reach(Link(name, "grad", None))

@@ -47,7 +47,7 @@ class Overflows:
         return min((step for _, step in self.steps), default=None)
 
     def of(self, rows: Array) -> Array:
-        """Return whether each row of A is a gradient of a step in which a loss scale overflowed."""
+        """Return a mask of the rows (of A) that are gradients of steps with an overflow."""
         table = self.alignment.a
         if not self.steps:
             return np.zeros(len(rows), bool)
@@ -60,7 +60,10 @@ class Overflows:
         return np.array(overflowed, bool)
 
     def times(self, row: int) -> float:
-        """Return how many times the overflowing loss scale is the other's in the step of a row."""
+        """Return the ratio of the overflowing loss scale to the other run's, in the step of a row.
+
+        row: a row of A.
+        """
         table = self.alignment.a
         return self.steps[table.tensors[table.tensor[row]].rank, int(table.step[row])]
 
@@ -106,9 +109,10 @@ def _times(over: tuple[Table, int], finite: tuple[Table, int]) -> float:
 
 
 def _exceeds(over: tuple[Table, int], finite: tuple[Table, int], times: float) -> bool:
-    """Return whether the finite gradient, times this ratio, exceeds the range of the other's dtype.
+    """Return whether one run's finite gradient, times a ratio, exceeds what the other's can hold.
 
-    over, finite: the gradients of the two runs, each as a table and a row.
+    over, finite: the infinite gradient and the finite one, each as a table and a row. times: the
+    ratio of their loss scales.
     """
     figures, row = finite[0].figures, finite[1]
     largest = max(abs(float(figures["min"][row])), abs(float(figures["max"][row])))

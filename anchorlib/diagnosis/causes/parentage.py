@@ -85,7 +85,8 @@ def plain(mode: str) -> bool:
 class Away:
     """A link to a parent in another step or phase.
 
-    child: the child's index in its layout. key: the parent's key. latest: whether the parent is the
+    child: the child's index in its layout. key: the parent's (name, kind, pass, call). latest:
+    whether the parent is the
         last record at or before the pass that the key states.
     """
 
@@ -101,7 +102,7 @@ class Layout:
     A block is the records of one rank, phase and step; blocks of one layout have records of equal
     keys and equal edges. A place is the index of a record in the layout.
 
-    keys: the key of each place. place: key -> place.
+    keys: the key (name, kind, pass, call) of each place. place: key -> place.
     child, parent: the places that each link inside the block connects, ascending by child.
     timely: for each link, whether its parent counts only if it was recorded before the child. That
         holds for children that optimizers make, where both records were written when their tensors
@@ -183,7 +184,10 @@ def layout_of(
 
 
 def roles(lineage: StepLineage, keys: list[RecordKey]) -> Array:
-    """Return the role of each record of a step, by its name and kind and by the lineage."""
+    """Return the `Role` of each record of a step, known by its name, kind and parents.
+
+    lineage: what the step's records were computed from. keys: the key of each record.
+    """
     parameters = set(lineage.parameters)
     # Where compiled code hides parameters from autograd, kinds that only parameters have show them.
     parameters |= {

@@ -1,4 +1,7 @@
-"""Whether any record differs in the scope of a record: among those that may be unknown parents.
+"""Whether anything differs among records that may be parents of a record, unknown to autograd.
+
+A parent is a record from which another was computed. A record's scope (`CauseScope`) is the set of
+records that may be further parents of it.
 
 Only an earlier record explains a record. On the record's own rank, the order of execution decides
 which records are earlier. The records of other ranks are counted separately: of these, steps and
@@ -65,7 +68,8 @@ class Reach:
     def any_in(self, rows: Array, scope: Array) -> Array:
         """Return for each of these rows whether any record in its scope differs.
 
-        scope: the `CauseScope` of each row.
+        A scope is the set of records from which the row may have been computed without autograd's
+        knowledge. scope: the `CauseScope` flags of each row.
         """
         rank, step = self._rank[rows], self._step[rows]
         pass_index, order = self._table.pass_index[rows], self._since[rows]
@@ -89,7 +93,7 @@ class Reach:
     def _in_steps_before(self, rows: Array) -> Array:
         """Return for each row whether a record of an earlier step differs.
 
-        On the row's own rank, that record must have been recorded before the row, too.
+        A record on the row's own rank counts only if it was recorded before the row.
         """
         before = np.full((len(self._ranks), len(self._steps)), NEVER)
         before[:, 1:] = np.minimum.accumulate(self._any, axis=1)[:, :-1]
@@ -102,7 +106,10 @@ class Reach:
         return differs
 
     def _elsewhere(self, rank: Array, step: Array) -> Array:
-        """Return the earliest pass of each step in which another rank than the given differs."""
+        """Return, for each pair of a rank and a step, the step's first pass that differs elsewhere.
+
+        Elsewhere means on another rank; NEVER where no other rank differs in the step.
+        """
         if len(self._ranks) < 2:
             return np.full(len(rank), NEVER)
         ordered = np.sort(self._passes, axis=0)
@@ -112,7 +119,10 @@ class Reach:
         return passes
 
     def _open(self, rows: Array) -> Array:
-        """Return for each row the last pass of its step that its rank had begun by then."""
+        """Return for each row the last pass of its step that its rank had begun when it was made.
+
+        Zeros in a run of one rank.
+        """
         if len(self._ranks) < 2:
             return np.zeros(len(rows), np.int64)
         every = np.arange(len(self._table))
@@ -123,7 +133,7 @@ class Reach:
 
 
 class _Began:
-    """When each pass of a rank's step first had a difference.
+    """Knows at which order of execution each pass of a rank's step first had a difference.
 
     A place is a number for a rank and step, as `Reach` counts them.
     """

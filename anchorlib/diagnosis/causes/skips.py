@@ -33,7 +33,7 @@ class Skips:
     b: frozenset[tuple[int, int]]
 
     def in_both(self, rows: Array) -> Array:
-        """Return whether each of these rows of A is a gradient of a step that both runs skipped."""
+        """Return a mask of the rows (of A) that are gradients of a step that both runs skipped."""
         table, both = self.alignment.a, self.a & self.b
         if not both:
             return np.zeros(len(rows), bool)

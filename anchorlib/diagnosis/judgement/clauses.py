@@ -8,11 +8,11 @@ __all__ = ["ValueClause", "name_a_change"]
 
 
 class ValueClause(str):
-    """A clause that follows from A's and B's values alone; it does not say what made them so."""
+    """A clause that only describes how A's and B's values differ, not what made them differ."""
 
     __slots__ = ()
 
 
 def name_a_change(clauses: Iterable[str]) -> bool:
-    """Whether any clause says what B does otherwise, and not only how its values differ."""
+    """Return whether any clause says what B does otherwise, and not only how its values differ."""
     return not all(isinstance(clause, ValueClause) for clause in clauses)

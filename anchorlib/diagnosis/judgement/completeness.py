@@ -19,7 +19,8 @@ class Completeness:
 
     A run that is still written is complete as long as it is not behind the other one.
 
-    why: for people, one clause for each thing that is missing; "" where nothing is missing.
+    a, b: whether A, and B, is complete. why: for people, one clause for each thing that is missing;
+    "" where nothing is missing.
     """
 
     a: bool = True
@@ -46,7 +47,7 @@ def completeness(alignment: Alignment) -> Completeness:
 
 
 def _lacks(name: str, table: Table, other: str, further: int | None) -> list[str]:
-    """What the run of `table` lacks, a clause for each thing; [] where it lacks nothing.
+    """Return what the run of `table` lacks, a clause for each thing; [] where it lacks nothing.
 
     further: the last step of the other run, where that step comes later; else None.
     """

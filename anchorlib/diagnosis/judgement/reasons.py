@@ -40,7 +40,7 @@ UNROUNDING = re.compile(
 
 
 def unrounding(ops: tuple[str, ...], *, gradient: bool, parents: int) -> bool:
-    """Whether none of the operations `ops`, which made a record, can round; False without any.
+    """Return whether none of the operations `ops` that made a record can round; False without any.
 
     gradient: whether the record is a gradient. parents: from how many records it was computed.
     An operation that only moves bits in forward may add in backward: gradients that meet in one
@@ -61,7 +61,7 @@ def reason(
     *,
     outside: bool,
 ) -> str:
-    """The reasons of an origin, "; " between them; "" where there is nothing to say.
+    """Return the reasons of an origin, "; " between them; "" where there is nothing to say.
 
     note: the reason for the class. changed: what B does otherwise at the origin. outside: whether
         the difference came in from outside the recorded operations, so that these explain nothing.
@@ -99,7 +99,10 @@ def reason(
 
 
 def _copied(frontier: Frontier, row: int) -> str:
-    """Says in which run alone a value is a bit-for-bit copy of an earlier record."""
+    """Say in which run alone a value is a bit-for-bit copy of an earlier record.
+
+    row: a row of A that has an entry in `Frontier.copies`.
+    """
     alignment, source = frontier.alignment, frontier.copies[row]
     a, row_b = alignment.a, int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
     name = escape(a.tensors[a.tensor[source]].name)
@@ -111,7 +114,7 @@ def _copied(frontier: Frontier, row: int) -> str:
 
 
 def _in_eval_mode(frontier: Frontier, row: int) -> list[str]:
-    """Says which run alone had the layer in eval mode by the row's step; [] where neither did."""
+    """Say which run alone had the layer of a row in eval mode by its step; [] if both or none."""
     alignment = frontier.alignment
     tensor, step = alignment.a.tensors[alignment.a.tensor[row]], int(alignment.a.step[row])
     names = {renaming.a: renaming.b for renaming in alignment.renamed}
@@ -130,10 +133,10 @@ def _in_eval_mode(frontier: Frontier, row: int) -> list[str]:
 
 
 def _seen_before(frontier: Frontier, row: int, measure: Measure) -> list[str]:
-    """For a large difference, says that the operations shown were recorded at an earlier step.
+    """Say, of a large difference, that the operations shown are those of an earlier step; or [].
 
     The graph behind a tensor is recorded in the first steps alone: a later step may have run other
-    operations than those shown.
+    operations than those shown. row: a row of A. [] for any kind but `value`.
     """
     large = measure.nonfinite or measure.error_eps > LARGE
     alignment = frontier.alignment
@@ -165,9 +168,9 @@ def _after_backward(frontier: Frontier, kind: str) -> str:
 
 
 def _stretch(segment: OriginSegment) -> list[str]:
-    """Return a clause that says that a segment has many operations, one of them the cause.
+    """Return the clause that one of many operations is the cause; [] where there are few.
 
-    Else [].
+    segment: an origin with the operations between it and its recorded parents.
     """
     if compiled(segment.ops):
         return ["somewhere inside compiled code"]

@@ -38,7 +38,7 @@ def series(
 
 
 def values(table: Table, row: int) -> Array | None:
-    """The values of a record, flat, in float64 and without its loss scale.
+    """Return the values of a record, flat, in float64 and without its loss scale.
 
     None where the values were not kept, or are not all finite. Raises StoreError where they cannot
     be read.

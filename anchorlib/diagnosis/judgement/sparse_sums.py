@@ -33,9 +33,9 @@ class Sums(NamedTuple):
     sizes: Array
 
     def at(self, indices: Array) -> Array:
-        """Return the sums at `indices`, as a flat array.
+        """Return the sums at `indices`, as a flat array, with zeros where the tensor has no entry.
 
-        Zeros at an index that the tensor lacks.
+        indices: a column for each index, as the field `indices`.
         """
         every, place = np.unique(
             np.concatenate([self.indices, indices], axis=1), axis=1, return_inverse=True
@@ -48,7 +48,7 @@ class Sums(NamedTuple):
 
 
 def row_of_values(table: Table, row: int) -> int | None:
-    """The row with the values of the sparse tensor whose indices row `row` holds; or None."""
+    """Return the row of the values of the sparse tensor whose indices row `row` holds; or None."""
     own = table.tensors[table.tensor[row]]
     name = own.name.removesuffix(INDICES) + VALUES
     numbers = [n for n, tensor in enumerate(table.tensors) if tensor == own._replace(name=name)]
@@ -59,10 +59,10 @@ def row_of_values(table: Table, row: int) -> int | None:
 
 
 def summed(table: Table, row: int) -> Sums | None:
-    """The sparse tensor whose indices row `row` holds, coalesced.
+    """Return a sparse tensor coalesced: equal indices merged, and their values summed.
 
-    None where its values are not known, or are more than MOST_ELEMENTS. Raises StoreError where
-    they cannot be read.
+    row: the row of the tensor's indices. None where its values are not known, or are more than
+    MOST_ELEMENTS. Raises StoreError where they cannot be read.
     """
     row_of_sums = row_of_values(table, row)
     if row_of_sums is None or max(table.figures["numel"][[row, row_of_sums]]) > MOST_ELEMENTS:

@@ -29,8 +29,8 @@ In later steps the limit grows. Noise runs were perturbed once, before their fir
 run that computes by other operations rounds differently in every step, and n independent errors add
 up to √n times one error."""
 COVERED_LOW = 8.0
-"""As COVERED, for tensors coarser than float32 in the first FIRST_STEPS steps: there, perturbed
-parameters make less noise."""
+"""The limit in place of COVERED for tensors coarser than float32, in the first FIRST_STEPS steps
+that differ: there, perturbed parameters make less noise."""
 FIRST_STEPS = 2
 EPS32 = 2.0**-23
 ENOUGH = 3
@@ -56,7 +56,9 @@ class Drift(NamedTuple):
 
 
 def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelope) -> Drift:
-    """Whether the noise runs cover the drift of A and B, judged before the noise runs' horizon.
+    """Judge whether the noise runs cover the drift of A and B, in the steps before their horizon.
+
+    The horizon is the first step from which the noise runs are too far apart to judge by.
 
     scores: of each measured pair, its error over that of the noise runs (`noise.turns`).
     The scores of tensors with many elements decide; where there are no such tensors, the scores of
@@ -87,9 +89,10 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
 
 
 def _of_kind(kind: str, scores: Array, step: Array, low: Array, first: int) -> Drift:
-    """The drift of one kind: the median score of neighbouring steps that exceeds its limit most.
+    """Return the drift of one kind: its median score, where that exceeds its limit most.
 
-    scores, step, low: an entry for each pair of the kind; low: whether COVERED_LOW is its limit.
+    Medians are taken over neighbouring steps. scores, step, low: an entry for each pair of the
+    kind; low: whether COVERED_LOW is its limit.
     first: the first step in which the runs differ.
     """
     groups = _groups(step)
@@ -105,9 +108,11 @@ def _of_kind(kind: str, scores: Array, step: Array, low: Array, first: int) -> D
 
 
 def _pooled(measures: Measures, scores: Array, noise: Envelope) -> Drift:
-    """The drift where no tensor can be judged alone: all are small, or noise is large at once.
+    """Return the drift where no tensor can be judged alone: by the median score of all pairs.
 
-    Saturated noise can show that a drift is covered, but never that a drift is not covered.
+    That is so where all tensors are small, or the noise is large from the first step. With fewer
+    than MANY scores nothing is decided. Saturated noise can show that a drift is covered, but never
+    that a drift is not covered.
     """
     with np.errstate(all="ignore"):
         ratio = measures["error_eps"] / np.fmax(noise.relative / measures["eps"], FLOOR)
@@ -121,7 +126,7 @@ def _pooled(measures: Measures, scores: Array, noise: Envelope) -> Drift:
 
 
 def _groups(step: Array) -> Array:
-    """The group number of each entry of `step`: neighbouring steps with enough tensors are a group.
+    """Return the group number of each entry: steps in a row that have ENOUGH entries are a group.
 
     Equal steps are in one group, whatever their order. The last steps join the group before them
     where they are too few.

@@ -66,12 +66,12 @@ class Alignment:
 
     @property
     def differing(self) -> Array:
-        """The numbers of the pairs that differ, ascending."""
+        """The indices of the pairs that differ, ascending."""
         return np.flatnonzero(~self.equal)
 
     @property
     def guessed(self) -> Array:
-        """For each pair whether its names were matched by a guess, which should prove nothing."""
+        """A mask of the pairs whose names were matched by a guess, which proves nothing."""
         names = {renaming.a for renaming in self.renamed if renaming.how == "guess"}
         guesses = np.array([tensor.name in names for tensor in self.a.tensors], bool)
         by_guess: Array = guesses[self.a.tensor[self.a_row]]

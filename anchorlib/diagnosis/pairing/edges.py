@@ -24,18 +24,19 @@ def compiled(ops: Iterable[str]) -> bool:
 
 
 def opaque(ops: Iterable[str]) -> bool:
-    """Whether a module stands here for its operations, as "Linear.forward" does under `no_grad`.
+    """Return whether an entry of `ops` names a module, as "Linear.forward", not an operation.
 
-    Autograd follows nothing there, so that nobody knows which operations the module called.
+    That is so under `no_grad`: autograd follows nothing there, so that the operations which the
+    module called are not known. ops: names of autograd nodes, from the edges of a value.
     """
     return any(op.endswith(_MODULE) for op in ops)
 
 
 def with_operations(table: Table, rank: int, name: str) -> Edges | None:
-    """The first statement on a tensor of a rank that names operations; None without such a one.
+    """Return the first stored edges of a tensor that name its operations; None without such edges.
 
-    A module that is called under `no_grad` and with gradients states its operations for the calls
-    with gradients alone. They are the operations of the other calls, too.
+    For a module that is called under `no_grad` and with gradients, only the edges of calls with
+    gradients name the operations. They are the operations of the other calls, too.
     """
     named = (edges for edges in table.edges.get(rank, ()) if edges.name == name)
     return next((edges for edges in named if not (edges.missing or opaque(edges.ops))), None)
@@ -65,10 +66,7 @@ def statements(alignment: Alignment, rank: int) -> list[Edges]:
 
 
 def _translated(alignment: Alignment, rank: int) -> Iterable[Edges]:
-    """Yield B's edges of a rank in A's names and steps.
-
-    Those of B's lowest rank if B lacks this rank.
-    """
+    """Yield B's edges of a rank in A's names and steps; of B's lowest rank if it lacks this one."""
     b = alignment.b.edges
     other = rank if rank in b else min(b, default=rank)
     names = {renaming.b: renaming.a for renaming in alignment.renamed}
@@ -85,7 +83,7 @@ def _renamed(edges: Edges, names: Mapping[str, str]) -> Edges:
 
 
 def _by_place(statements: Iterable[Edges]) -> dict[Place, list[Edges]]:
-    """Return the edges of each forward call, by phase, name and call."""
+    """Return the edges grouped by (phase, name, call) of the forward call that they are about."""
     by_place: dict[Place, list[Edges]] = {}
     for edges in statements:
         by_place.setdefault((edges.phase, edges.name, edges.call), []).append(edges)

@@ -83,7 +83,7 @@ def _pairs(table: Table) -> Pairs:
 
 
 def _map(whole: Alignment, table: Table) -> dict[str, str]:
-    """Return the renamings of the names in a table of A, A's name -> B's."""
+    """Return A's name -> B's for the renamed tensors of a table of A."""
     names = {tensor.name for tensor in table.tensors}
     return {each.a: each.b for each in whole.renamed if each.a in names}
 

@@ -45,7 +45,7 @@ def squares(operands: Operands, _: Any) -> Recipe | None:
 
 
 def squares_slope(operands: Operands, _: Any) -> Recipe | None:
-    """Return the recipe for the gradient of squared differences; None if operands do not fit.
+    """Return the recipe for the gradient of a squared loss's input; None if operands do not fit.
 
     All elements are computed, since the mean divides by their number.
     """
@@ -73,7 +73,7 @@ def logarithm(operands: Operands, _: Any) -> Recipe | None:
 
 
 def logarithm_slope(operands: Operands, _: Any) -> Recipe | None:
-    """Return the recipe for the gradient of a log-softmax; None if operands do not fit."""
+    """Return the recipe for the gradient of a log-softmax's input; None if operands do not fit."""
     g, y = operands.child, operands.output
     if g is None or y is None or not y.shape or not g.shape == y.shape == operands.own.shape:
         return None
@@ -83,7 +83,10 @@ def logarithm_slope(operands: Operands, _: Any) -> Recipe | None:
 
 
 def entropy(operands: Operands, _: Any) -> Recipe | None:
-    """Return the recipe for a mean cross entropy; None if the target classes were not recorded."""
+    """Return the recipe for a mean cross entropy; None if operands do not fit.
+
+    The logits (two axes) and the target classes (int64) must have been recorded.
+    """
     x = next((operand for operand in operands.inputs if len(operand.shape) == 2), None)
     t = next((operand for operand in operands.inputs if operand.dtype == "int64"), None)
     if operands.own.shape or x is None or t is None or t.shape != x.shape[:1]:

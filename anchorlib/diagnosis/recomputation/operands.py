@@ -34,7 +34,8 @@ MOST_ELEMENTS: Final = 1 << 24
 class StoredOperand:
     """A record that both runs stored, as an operand of a replay (an operation computed again).
 
-    name: the tensor's name in A. read: returns the decoded values of a run, "a" or "b".
+    name, kind: the tensor's name in A, and the record's kind. shape, dtype: those of both runs.
+    read: returns the decoded values of a run, "a" or "b".
     """
 
     name: str
@@ -52,7 +53,8 @@ class Operands:
     output: for a gradient, the value that the operation made in forward; None where it has no
         record.
     inputs, weights: the values, and the parameters, that the operation read.
-    beside: returns the other values of the step for whose shape and dtype a function returns true.
+    beside: a function that returns other values of the record's pass that may be operands: those
+        for whose shape and dtype the function given to it returns true.
     """
 
     own: StoredOperand
@@ -64,7 +66,11 @@ class Operands:
 
 
 def operands_of(frontier: Frontier, row: int) -> Operands | None:
-    """Return the operands of the record in a row of A; None if a run lacks the values of one."""
+    """Return the operands of the record in a row of A; None if a run lacks the values of one.
+
+    None, too, where the operation is not determined: for a gradient with no recorded gradient that
+    came in, or for a record with several such gradients.
+    """
     own = _operand(frontier, row)
     direct = frontier.parents(row)
     every = [(parent, _operand(frontier, parent)) for parent in frontier.parents(row, saved=True)]

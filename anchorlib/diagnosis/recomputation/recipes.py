@@ -37,13 +37,13 @@ class Recipe(NamedTuple):
 
 
 def alike(operands: Operands) -> StoredOperand | None:
-    """Return the input that has the record's own shape; None unless there is exactly one."""
+    """Return the operand among the inputs that has the record's shape; None unless only one has."""
     fitting = [operand for operand in operands.inputs if operand.shape == operands.own.shape]
     return fitting[0] if len(fitting) == 1 else None
 
 
 def named(operands: Operands, name: str) -> StoredOperand | None:
-    """Return the input of that name; None without one."""
+    """Return the operand among `operands.inputs` that has this name; None without one."""
     return next((operand for operand in operands.inputs if operand.name == name), None)
 
 

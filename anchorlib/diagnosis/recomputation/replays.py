@@ -30,7 +30,7 @@ MOST = 8
 FAR = 0.05
 """The relative distance from a function's true value that rounding does not explain any more."""
 PACKED = "in_proj_weight"
-"""The weight in which `nn.MultiheadAttention` keeps those of query, key and value."""
+"""The parameter in which `nn.MultiheadAttention` keeps the weights of query, key and value."""
 NAMED = 2
 """The most formulas that a line names; the JSON has all of them."""
 
@@ -68,6 +68,7 @@ def _of_records(origin: Origin, front: Frontier, row: int) -> Replay | str:
     """Return the replay of all operations between an origin and its recorded parents.
 
     A text that says why, where there is no replay; "" where there is no operation.
+    row: the origin's row in A.
     """
     ops = computing(front.ancestry(row).ops) or origin.ops_a or origin.ops_b
     if not ops:
@@ -152,7 +153,7 @@ def _joined(*words: str) -> str:
 def _recipe(origin: Origin, frontier: Frontier, row: int, operands: Operands) -> Recipe | None:
     """Return the recipe for A's operation, else for B's; None where neither has one.
 
-    One run may compute the record by other operations.
+    One run may compute the record by other operations. row: the origin's row in A.
     """
     texts = _texts(frontier, operands)
     for ops in (computing(frontier.ancestry(row).ops), origin.ops_a, origin.ops_b):
@@ -197,7 +198,10 @@ def _fit(how: Recipe, operands: Operands, side: str) -> Fit:
 
 
 def _is_far(outcome: Fit, precision: str) -> bool:
-    """Return whether a run's result is far from the result of every function that was tried."""
+    """Return whether a run's result is farther from the nearest function's than rounding explains.
+
+    outcome: how the nearest function fits. precision: the dtype of the result.
+    """
     eps = dtypes.dtype(precision).eps or 1
     return not outcome.formulas and outcome.error > max(8, FAR / eps)
 

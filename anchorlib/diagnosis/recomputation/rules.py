@@ -54,7 +54,7 @@ _EPS: Final = re.compile(r"\beps=([0-9.e+-]+)")
 
 
 def recipe(ops: Sequence[str], operands: Operands, texts: Sequence[str]) -> Recipe | None:
-    """Return the recipe for `operands.own` as the result of these operations, else None.
+    """Return the recipe for computing the record `operands.own` again by its operations, or None.
 
     None where the operations have no rule, or where the operands do not fit the rule.
     ops: the autograd nodes, without those that only move bits.
@@ -136,7 +136,10 @@ def _rows(
 
 
 def _forward(*names: str) -> Callable[[Operands, Any], Recipe | None]:
-    """Return the rule for an activation that is one of these functions."""
+    """Return the rule (a function that makes a recipe of operands) for an activation.
+
+    names: the functions that the activation may be.
+    """
 
     def rule(operands: Operands, _: Any) -> Recipe | None:
         x = alike(operands)
@@ -146,7 +149,7 @@ def _forward(*names: str) -> Callable[[Operands, Any], Recipe | None]:
 
 
 def _backward(*names: str, saved: str) -> Callable[[Operands, Any], Recipe | None]:
-    """Return the rule for the gradient of an activation.
+    """Return the rule (a function that makes a recipe of operands) for an activation's gradient.
 
     names: the candidate functions. saved: what the backward reads: "output" or "input".
     """
@@ -185,7 +188,10 @@ def _scale_and_shift(operands: Operands) -> list[StoredOperand]:
 
 
 def _norm(make: Callable[[float], Function]) -> Callable[..., Recipe | None]:
-    """Return the rule for a norm layer. make: returns the layer's function for an eps."""
+    """Return the rule (a function that makes a recipe of operands) for a norm layer.
+
+    make: returns the layer's function for an eps.
+    """
 
     def rule(operands: Operands, eps: Sequence[float]) -> Recipe | None:
         x, weights = alike(operands), _scale_and_shift(operands)

@@ -3,8 +3,8 @@
 Where several operations lie between an origin and its recorded parents, the traces show which of
 them parted the runs: equal bits went into that operation, and different bits came out. Its tensors
 are found by their digests, among the values that `trace(values=...)` kept and among all other
-records. Equal digests mean equal bits, so that a tensor which one run kept stands for the equal
-tensor of the other run.
+records. For operations that one run alone ran, equal inputs are not required. Equal digests mean
+equal bits, so that a tensor which one run kept stands for the equal tensor of the other run.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ PRODUCTS: Final = ("mm", "addmm")
 
 
 class OpParting(NamedTuple):
-    """An operation that parts two runs, with all that is needed to compute it again.
+    """One traced operation at which two runs part, with all that is needed to compute it again.
 
-    op: the operation, of one run. operands: its operands in both runs.
-    also: the operations of the other run in its place.
+    op: the operation, as one of the runs ran it. operands: its operands in both runs.
+    also: the operations, one or more, by which the other run computed what `op` computes.
     """
 
     op: Op
@@ -54,7 +54,7 @@ class OpParting(NamedTuple):
 def partings(origin: Origin, tables: tuple[Table, Table]) -> Iterator[OpParting]:
     """Yield the operations inside an origin at which the runs part, if their values are known.
 
-    tables: A's and B's records.
+    tables: A's and B's records. Nothing is yielded for an origin whose operations were not traced.
     """
     path = origin.path
     if path is None:
@@ -69,9 +69,11 @@ def partings(origin: Origin, tables: tuple[Table, Table]) -> Iterator[OpParting]
 
 
 def _candidates(origin: Origin, path: TracedPath) -> Iterator[tuple[Ops, Ops]]:
-    """Yield operations of A with those of B in their place, where the results differ in bits.
+    """Yield operations of A together with B's operations that compute the same, where runs part.
 
-    Operations that one run alone ran come first, then those that both ran with different results.
+    First come operations that one run alone ran, unless their results are known to be equal; their
+    inputs are not compared. Then, where both runs ran equal operations, come those that turn equal
+    bits into different bits.
     """
     for difference in origin.differences:
         if difference.a and difference.b and difference.outputs_equal is not True:
@@ -88,7 +90,10 @@ def _digests(operands: Sequence[TracedOperand]) -> list[str | None]:
 
 
 class _Values:
-    """Finds tensors' values by digest: those kept of operations, then those of other records."""
+    """Finds the values of a tensor by its digest, first among those that the traces kept.
+
+    Then it looks among the recorded values of both runs.
+    """
 
     def __init__(self, path: TracedPath, tables: tuple[Table, Table]) -> None:
         self._tables = tables
@@ -134,7 +139,8 @@ def _kept(run: Run, op: Op, kind: str, digest: str) -> Array | None:
 def _operands(pair: tuple[Ops, Ops], lead: int, values: _Values) -> Operands | None:
     """Return the operands of the one operation that run `lead` (0: A) ran, as both runs had them.
 
-    None where the values of one of them are not known.
+    pair: the operations of A, and those of B that compute the same; of run `lead` there is one.
+    None where the values of an operand are not known.
     """
     op, others = pair[lead][0], pair[1 - lead]
     own = _output(op.outputs[:1], others[-1].outputs)
@@ -162,10 +168,11 @@ def _output(made: Sequence[TracedOperand], others: Sequence[TracedOperand]) -> _
 
 
 def _partner(tensor: TracedOperand, op: Op, others: Ops) -> _Pair | None:
-    """Return an input with the input of the other run that stands for it; None without one.
+    """Return an operation's input `tensor` with the other run's input that matches it, or None.
 
-    If the other run has one operation of this name, that is its input for this argument; otherwise
-    it is an input with equal bits.
+    The matching input has equal shape and dtype. If the other run has one operation of this name,
+    it is the input for the same argument; otherwise it is an input with equal bits.
+    op: the operation. others: the operations of the other run that compute the same.
     """
     of_one_operation = len(others) == 1 and base_name(others[0].op) == base_name(op.op)
     for other in (taken for each in others for taken in each.inputs):
@@ -214,7 +221,7 @@ def _placed(
 
 
 def _input(argument: str) -> str:
-    """Return the name of an input; OWN for the tensor whose gradient the operation computes."""
+    """Return an input's name: OWN for `self` or `input`, whose gradient a backward computes."""
     return OWN if argument in ("self", "input") else argument
 
 

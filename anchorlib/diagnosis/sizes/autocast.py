@@ -1,7 +1,7 @@
-"""The dtype in which autocast computes products, read off a run's header and its operations.
+"""The precision that autocast gives a record, by the run's header and the record's operations.
 
-Autocast rounds the operands of products to a low precision. The casts stand among the operations of
-what was computed; the dtype stands in the run's header.
+Autocast rounds the operands of matrix products and convolutions to a low precision. The casts stand
+among the autograd operations of the record; the dtype stands in the run's header.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ CONVOLUTION = re.compile(r"conv", re.IGNORECASE)
 
 
 def autocast_eps(header: Mapping[str, Any], ops: Sequence[str]) -> float:
-    """Return the eps of autocast's dtype if the operations cast and multiply, else 0.
+    """Return the eps of autocast's dtype if a record was made by a cast and a product, else 0.
 
-    header: the run's header. ops: the operations by which a record was made.
+    Any cast counts, and any matrix product (also in attention) or convolution, in whatever order.
+    Elementwise products do not. Where the header names several autocast dtypes, the largest eps is
+    returned. header: the run's header. ops: names of the operations that made the record.
     """
     names = str(header.get(AUTOCAST) or "").split("|")
     low = [dtypes.DTYPES[name].eps or 0.0 for name in names if name in dtypes.DTYPES]
@@ -31,5 +33,5 @@ def autocast_eps(header: Mapping[str, Any], ops: Sequence[str]) -> float:
 
 
 def multiplies(op: str) -> bool:
-    """Return whether an operation is a product of matrices or a convolution, by its name."""
+    """Return whether an operation is a matrix product or a convolution, by its name alone."""
     return bool(MATMUL.search(op) or CONVOLUTION.search(op))

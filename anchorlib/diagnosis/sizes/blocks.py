@@ -39,7 +39,7 @@ class FarBlockSide:
     digests: Array
 
     def near(self) -> BlockSide:
-        """Return the `BlockSide` with files opened in this process; raises as `Pin.reader`."""
+        """Return the `BlockSide` with files opened in this process; raises like `Pin.reader`."""
         values = self.values.near()
         storage = dtypes.dtype(self.dtype).storage
         return BlockSide(
@@ -54,7 +54,9 @@ class FarBlockSide:
 class BlockSide:
     """The records of one run in a block, all of one dtype and size.
 
-    rows: the numbers by which `read` and `stack` know the records. digests: as `Table.digest`.
+    dtype, size: the dtype's name, and the elements of each record.
+    digests: the recorded digests, as in `Table.digest`.
+    rows: the numbers by which `read` and `stack` (those of `Table`) know the records.
     values: where the run stores the values; None where the comparison computed some of them.
     """
 
@@ -68,7 +70,7 @@ class BlockSide:
 
     @property
     def kind(self) -> DType:
-        """The dtype of the records."""
+        """The dtype that all records of this side have."""
         return dtypes.dtype(self.dtype)
 
     def only(self, at: int) -> BlockSide:
@@ -121,7 +123,7 @@ class FarPairBlock:
         return (*self.a.values.pins, *self.b.values.pins)
 
     def near(self) -> PairBlock:
-        """Return the `PairBlock` with files opened in this process; raises as `Pin.reader`."""
+        """Return the `PairBlock` with files opened in this process; raises like `Pin.reader`."""
         rest = self.shift, self.eps, self.scale
         return PairBlock(self.places, self.a.near(), self.b.near(), *rest)
 
@@ -132,7 +134,8 @@ class PairBlock:
 
     places: the numbers by which the maker of the block knows the pairs.
     a, b: the records of A and of B.
-    shift, eps, scale: an entry for each pair, as `Differences` takes them.
+    shift, eps, scale: an entry for each pair: the power of two by which values are scaled, the unit
+        of errors, and the factor for B's values (see `Differences`).
     """
 
     places: Array
@@ -151,7 +154,8 @@ class PairBlock:
     def far(self) -> FarPairBlock:
         """Return the block in a form that can be sent to another process.
 
-        Raises UnsupportedError as `BlockSide.far`.
+        Raises UnsupportedError where the comparison computed values of either run, as of merged
+        ranks, since no other process has these, and where a run was not opened by name.
         """
         rest = self.shift, self.eps, self.scale
         return FarPairBlock(self.places, self.a.far(), self.b.far(), *rest)

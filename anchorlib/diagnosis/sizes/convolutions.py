@@ -79,7 +79,11 @@ def _fits(geometry: Geometry, given: Shape, made: Shape, kernel: Shape) -> bool:
 
 
 def _weight(x: Array, gradient: Array, shape: Shape, lies: Geometry, groups: int) -> Array:
-    """Return the gradient of the weight, computed for each position of the kernel in turn."""
+    """Return the gradient of a convolution's weight, computed for each kernel position in turn.
+
+    x: the input, (N, C, *sizes). gradient: the output's, (N, O, *sizes). shape: the weight's. lies:
+    stride, padding and dilation.
+    """
     around = [(0, 0), (0, 0), *((one, one) for one in lies.padding)]
     padded = np.pad(x, around)
     gradients = np.empty(shape)

@@ -19,7 +19,7 @@ class Seals:
     """Computes digests of values as they are read, and compares them with the recorded digests."""
 
     def __init__(self, digests: Array) -> None:
-        """Begin a digest for each record. digests: the recorded digests, as in `Table.digest`."""
+        """Begin a digest for each record. digests: the recorded ones, (records, 2) uint64."""
         self._recorded = digests.tolist()
         self._hashers = [xxhash.xxh3_128() for _ in self._recorded]
 

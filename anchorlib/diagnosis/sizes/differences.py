@@ -2,7 +2,7 @@
 
 Rows are pairs and columns elements: a large pair comes alone, 64 Ki elements at a time, and small
 ones come together. Complex elements count as two numbers, except in the share that differs and in
-`worst`.
+`worst` (the element that differs most).
 """
 
 from __future__ import annotations
@@ -94,7 +94,10 @@ class Differences:
         np.maximum(self._largest_a, wide_a.max(axis=1), out=self._largest_a)
 
     def _leave_out(self, wide_a: Array, wide_b: Array) -> None:
-        """Count the elements that are not finite in both runs, and set them to zero in both."""
+        """Count the elements that are not finite in one or both runs; set them to zero in both.
+
+        wide_a, wide_b: the values of A and B in float64, (pairs, numbers), changed in place.
+        """
         finite = np.isfinite(wide_a), np.isfinite(wide_b)
         out = ~(finite[0] & finite[1])
         # inf equals inf, and a NaN any NaN.
@@ -120,7 +123,10 @@ class Differences:
         return wide
 
     def _unequal(self, raw_a: Array, raw_b: Array, wide_a: Array, wide_b: Array) -> Array:
-        """Return whether each element differs: in bits, or in values if dtypes or scales differ."""
+        """Return a mask of the elements that differ: in bits; in values if dtypes or scales differ.
+
+        It has the shape (pairs, elements).
+        """
         if self._kinds[0] == self._kinds[1] and not self._scaled:
             width = min(raw_a.itemsize, 8)
             left, right = (np.ascontiguousarray(raw).view(f"u{width}") for raw in (raw_a, raw_b))
@@ -168,7 +174,7 @@ class Differences:
         }
 
     def _where(self) -> dict[str, Array]:
-        """Return the element of each pair that differs most, with both values.
+        """Return the fields `worst`, `value_a` and `value_b` of each pair: the largest difference.
 
         Where all finite elements are equal, the first element that `nonfinite` counts is given.
         """

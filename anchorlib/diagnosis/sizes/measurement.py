@@ -179,9 +179,9 @@ class _Measuring:
 
 
 def _ratio(a: Array, b: Array) -> Array:
-    """Return the factor that brings B's values to A's loss scale.
+    """Return for each pair the factor that brings B's values to A's loss scale.
 
-    1 if no usable scale is stated.
+    a, b: the loss scales of A's and B's records. The factor is 1 where no usable scale is stated.
     """
     with np.errstate(all="ignore"):
         factor: Array = a / b

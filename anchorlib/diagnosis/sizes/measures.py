@@ -97,7 +97,7 @@ class Measures:
         return self.columns[column]
 
     def at(self, place: int) -> Measure:
-        """Return the measure of the pair at this index of `pair`."""
+        """Return the measure of one pair. place: the pair's index in `pair`."""
         return Measure(*(self.columns[name][place].item() for name in Measure._fields))
 
     def without(self, pairs: Array) -> Measures:

@@ -84,8 +84,9 @@ def _name(table: Table, tensor: int, own: str, plain: dict[tuple[str, str], set[
 def _tellings(
     table: Table, name: str, kind: str, rank: int, plain: dict[tuple[str, str], set[str]]
 ) -> Iterator[list[str]]:
-    """Yield lists of candidates for the dtype of the tensors in a sum, the surest list first.
+    """Yield lists of names of dtypes that the terms of a sum may have, the surest list first.
 
+    They come from records of this name and kind, of this name, of the run, and from its header.
     plain: the dtypes of each (name, kind), from records that are no sums.
     """
     yield sorted(plain.get((name, kind), ()))

@@ -1,4 +1,4 @@
-"""How far an updated parameter is apart in the elements whose gradients agree in both runs.
+"""How far apart an updated parameter is in the two runs, in elements whose gradients agree.
 
 Optimizers like Adam divide each element of a gradient by its own size. Where a gradient is zero but
 for rounding, an element's update is a whole step in a direction that rounding chose. An example is

@@ -37,7 +37,8 @@ estimate away from the sum in float64."""
 class ReferenceSum(NamedTuple):
     """A tensor of sums, computed in float64, with what its rounding depends on.
 
-    total: the sums. spread: the root of the sum of the squares of all terms of all elements.
+    total: the tensor itself, a sum in each element. spread: the root of the sum of the squares of
+    all terms of all elements.
     terms: how many terms each element has.
     times: how many times the usual rounding of its additions is allowed.
     """
@@ -48,9 +49,11 @@ class ReferenceSum(NamedTuple):
     times: float = 1.0
 
     def rounding(self, eps: float) -> float:
-        """Return the ‖r − total‖₂ that rounding may give a result r computed with this eps.
+        """Return how large ‖r − total‖₂ is, by rounding, for a result r computed with this eps.
 
-        Low precision rounds the operands and the result; kernels add up in float32.
+        `total` is this tensor of sums in float64. The size is an estimate and no strict bound. It
+        counts the additions, which kernels do in float32 or finer (times the allowance `times`),
+        the rounding of the result, and for an eps above that of float32 that of the operands.
         """
         adding = self.times * min(eps, EPS32) * math.sqrt(self.terms) * self.spread
         low = eps * self.spread if eps > EPS32 else 0.0
@@ -105,7 +108,7 @@ def products(p: Array, q: Array, shape: Shape) -> Iterator[Task]:
 
 
 def shifted(task: Task, bias: Array) -> Task:
-    """Return the task with a bias added, as one more term of each element; the last axis is its."""
+    """Return the task with a bias added along the last axis, as one more term of each element."""
 
     def compute() -> ReferenceSum:
         unshifted = task.compute()
@@ -164,5 +167,5 @@ def plain_sums(gradient: Array, shape: Shape) -> Iterator[Task]:
 
 
 def _walk(terms: Array) -> float:
-    """Return the size of the partial sums: the root of the sum over rows of their mean squares."""
+    """Return the norm of the partial sums: the root of the sum over rows of their mean squares."""
     return math.sqrt(float(np.square(np.cumsum(terms, axis=1)).mean(axis=1).sum()))

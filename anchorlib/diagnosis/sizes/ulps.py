@@ -52,7 +52,8 @@ def part(kind: DType) -> DType:
 def ordinals(raw: Array, kind: DType, coarser: DType) -> tuple[Array, Array, Array]:
     """Return raw storage as numbers of `coarser`: steps from zero, and whether negative, finite.
 
-    Three arrays; complex elements are two numbers each. kind: the dtype of the storage.
+    These are three arrays with an entry for each number. A step leads from one number of `coarser`
+    to the next. Complex elements are two numbers each. kind: the dtype of the storage.
     """
     raw = np.ascontiguousarray(raw)
     own = part(kind)

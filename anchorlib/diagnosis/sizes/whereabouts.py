@@ -55,10 +55,7 @@ def read(table: Table, row: int) -> Array:
 
 
 def apart(a: Array, b: Array) -> Array:
-    """Return |b − a| of each element.
-
-    EQUAL where bits agree, NONFINITE where only one is finite.
-    """
+    """Return |b − a| of each element: EQUAL where bits agree, NONFINITE where it is not finite."""
     wide = np.complex128 if a.dtype.kind == "c" or b.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):  # a signalling NaN is no reason to warn
         wide_a, wide_b = a.astype(wide), b.astype(wide)
@@ -69,7 +66,7 @@ def apart(a: Array, b: Array) -> Array:
 
 
 def _same(a: Array, b: Array) -> Array:
-    """Return whether each element has equal bits in both, or equal values if dtypes differ."""
+    """Return a mask of the elements with equal bits in both, or equal values if dtypes differ."""
     if a.dtype != b.dtype:
         equal: Array = (a == b) | ((a != a) & (b != b))
         return equal

@@ -22,7 +22,8 @@ Steps: TypeAlias = Mapping[tuple[int, int], Sequence[Op]]
 """The operations of each rank and step, in their order."""
 
 FAMILIES = ({"forward", "recompute"}, {"backward", "accumulate"}, {"optimizer"})
-"""Stages in families: the operations between two gradients do not reach into those of forward."""
+"""Stages that belong together: the operations of a record are looked for in its own family only, as
+those between two gradients among backward's."""
 
 
 class OpSegments:
@@ -38,7 +39,7 @@ class OpSegments:
 
     @classmethod
     def of(cls, alignment: Alignment, steps: tuple[Steps, Steps]) -> tuple[OpSegments, OpSegments]:
-        """Return the segments of A and of B.
+        """Return the `OpSegments` of A and of B for the records that both runs have.
 
         steps: the operations of A, and of B, by rank and step.
         """
@@ -49,6 +50,7 @@ class OpSegments:
         """Return the operations that computed a record from records that both runs have, in order.
 
         None where its step was not traced, or where no operation is known to have made it.
+        row: a row of this run's table.
         """
         rank, step = self._table.tensors[self._table.tensor[row]].rank, int(self._table.step[row])
         ops = self._steps.get((rank, step))
@@ -64,7 +66,7 @@ class OpSegments:
         return tuple(op for op in between if op.stage in family and computes(op))
 
     def _made(self, rank: int, step: int) -> dict[int, Op]:
-        """Return the operations that made the records of one step, by row."""
+        """Return, for each row of one rank and step, the operation that made its record."""
         known = self._makers.get((rank, step))
         if known is None:
             known = self._makers[rank, step] = dict(self._makers_of(rank, step))

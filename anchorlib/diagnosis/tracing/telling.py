@@ -87,7 +87,11 @@ def _shown_difference(difference: OpDifference, origins: Sequence[Origin]) -> Sh
 
 
 def _hanging(difference: OpDifference, origins: Sequence[Origin]) -> list[Origin]:
-    """Return the origins that have such a difference among the operations that made them."""
+    """Return the origins (records where the runs part) on which an operation difference bears.
+
+    Those are the origins among whose own differences one has the same stage and arguments, and the
+    same operations that only A ran, and that only B ran.
+    """
     return [
         origin for origin in origins if any(_alike_to(difference, d) for d in origin.differences)
     ]
@@ -100,9 +104,9 @@ def _alike_to(left: OpDifference, right: OpDifference) -> bool:
 
 
 def _values(difference: OpDifference, origins: Sequence[Origin]) -> list[str]:
-    """Return a clause on how far the records that such operations made are apart; [] without any.
+    """Return a clause on how far apart the first origin is that has such a difference; or [].
 
-    The records are those of the first origin on which the difference bears.
+    That is an origin (record where the runs part) among whose operations the difference is found.
     """
     for origin in _hanging(difference, origins):
         name, error = escape(join(origin.place.name, origin.place.kind)), origin.measure.error_eps

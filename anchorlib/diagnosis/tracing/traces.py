@@ -47,7 +47,7 @@ class Traces:
     runs: tuple[Run, Run] | None = field(default=None, repr=False)
 
     def with_operations(self, origins: Sequence[Origin]) -> list[Origin]:
-        """Return the origins with the operations of both runs added; classes stay as they were."""
+        """Return the origins with both runs' traced operations added; classes do not change."""
         evidence = next((origin.evidence for origin in origins if origin.evidence), None)
         if evidence is None or self.operations is None:
             return list(origins)
@@ -74,7 +74,10 @@ class Traces:
         return _reworded(traced, list(dict.fromkeys(clauses))[:CLAUSES])
 
     def _path(self, a: tuple[Op, ...], b: tuple[Op, ...]) -> TracedPath | None:
-        """Return the operations that lead to an origin; None where a run ran none there."""
+        """Return the operations of both runs that lead to an origin; None where a run has none.
+
+        a, b: the operations between the origin and its parents, in A and in B.
+        """
         if self.runs is None or not (a and b):
             return None
         one, two = (
@@ -127,7 +130,10 @@ def _aligned(runs: tuple[Run, Run], ops: tuple[list[Op], list[Op]], alignment: A
 def _within(
     every: Iterable[OpDifference], a: Iterable[Op], b: Iterable[Op]
 ) -> Iterator[OpDifference]:
-    """Yield the differences that hold any of these operations of A, or of B."""
+    """Yield those differences that contain any of the given operations of A, or of B.
+
+    every: all differences of the two traces.
+    """
     own = [{(op.rank, op.step, op.index) for op in side} for side in (a, b)]
     for difference in every:
         sides = zip((difference.a, difference.b), own, strict=True)
@@ -176,6 +182,6 @@ def _reworded(origin: Origin, clauses: Sequence[str]) -> Origin:
 
 
 def _known(clause: str, changed: Sequence[str]) -> bool:
-    """Return whether the changes of an origin name the argument that a clause is about."""
+    """Return whether `changed`, the clauses on an origin, already name a clause's argument."""
     argument = re.fullmatch(r"\w+ (\w+) .*\|.*", clause)
     return argument is not None and any(f" {argument[1]} " in one for one in changed)

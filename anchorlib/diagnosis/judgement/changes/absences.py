@@ -1,4 +1,4 @@
-"""Records that one run alone has, among the records from which an origin was computed.
+"""Records that one run alone has and that may explain why a record differs in the other run.
 
 Examples are a state that is not carried on, a backward that reaches a parameter in one run alone,
 and a module that is called once more. Such records have no partner in the other run, so that no
@@ -37,10 +37,12 @@ OUTPUT = re.compile(r"(^|\.)output$")
 
 
 def absences(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Return a clause for each parent of an origin that one run alone has; [] without any.
+    """Return clauses on records that one run alone has and that explain a row of A; [] without any.
 
-    A parent is a record from which the origin was computed. names: A's names -> B's, where they
-    differ.
+    For a `grad` row these are the passes that only one run's backward brought to the parameter. For
+    a `value` row they are parents (records it was computed from) that B did not record in the step,
+    and calls of its module. Other kinds have no clause.
+    names: A's names -> B's, where they differ.
     """
     a = frontier.alignment.a
     kind = a.tensors[a.tensor[row]].kind
@@ -50,10 +52,11 @@ def absences(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str
 
 
 def untrained_since(frontier: Frontier, row: int) -> str:
-    """Says which run leaves an update's parameter unchanged, and why; "" where neither run does.
+    """Say which run leaves an update's parameter unchanged, and why; "" where neither run does.
 
     Two reasons are possible. If the run has a graph behind a value whose gradients come back in
     the other run alone, it cut the graph there. Otherwise the parameter may need no gradient.
+    row: a row of A; only an `updated` row gives an answer.
     """
     run = untrained(frontier, row)
     if not run:
@@ -79,7 +82,10 @@ def untrained(frontier: Frontier, row: int) -> str:
 
 
 def _stands_still(table: Table, row: int) -> bool:
-    """Return whether a run has no gradient of an updated parameter, and left it unchanged."""
+    """Return whether a run has no gradient of an updated parameter, and left it unchanged.
+
+    row: the parameter's `updated` record. False where the step has no earlier value of it.
+    """
     held = series(table, row, "value")
     held = held[(table.step[held] == table.step[row]) & (table.order[held] < table.order[row])]
     graded = series(table, row, "grad")
@@ -93,7 +99,7 @@ def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
 
     A parent that A computed counts only where B uses its name elsewhere: where B never uses the
     name, B may compute the tensor and lack its anchor. A parameter that B has does not count: B
-    records it where it was changed.
+    records it where it was changed. row: a value of A. At most SHOWN clauses.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     if not frontier.orphaned[row]:
@@ -122,7 +128,7 @@ def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
 
 
 def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
-    """The phases of B's step `step` in which B alone recorded a value of this name."""
+    """Return the phases of B's step `step` in which B alone recorded a value of this name."""
     b = frontier.alignment.b
     rows = frontier.alignment.only_b
     rows = rows[(b.step[rows] == step) & _named(b, name, "value")[rows]]
@@ -130,9 +136,10 @@ def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
 
 
 def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """The passes whose backward reaches the row's parameter in one run alone, a clause per run.
+    """Return a clause for each run on the passes whose backward alone reaches a row's parameter.
 
-    Passes of the row's own rank: another rank may lack them since it is at another step.
+    row: a `grad` row of A. Passes of the row's step and rank count: another rank may lack them
+    since it is at another step. [] where the runs agree, or the other run lost records.
     """
     if stepped_again(frontier, row):
         return []  # the run has no backward pass there at all: it lacks no detach
@@ -162,9 +169,10 @@ def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> l
 
 
 def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Return a clause if the module of a buffer was called more often in one run before a row.
+    """Return a clause if one run called a row's module more often, in the last step with a call.
 
-    [] where it was not.
+    row: a value of A that is no parameter, as a buffer: the module is its name without the last
+    part. Only calls before the row count. [] where both runs called the module equally often.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]
@@ -192,7 +200,7 @@ def called_otherwise(frontier: Frontier, row: int, names: Mapping[str, str]) -> 
     """Say that one run calls the module of a value, or of a gradient's parameter, more often.
 
     [] where both runs call it as often. The calls of a value's pass are counted; for a gradient
-    those of its step's first pass.
+    those of its step's first pass. row: a value or gradient of A.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]
@@ -217,10 +225,14 @@ def called_otherwise(frontier: Frontier, row: int, names: Mapping[str, str]) -> 
 
 
 def models_called_otherwise(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Names models that one run called more often in a value's step, before it made the value.
+    """Return clauses on models that one run called more often in a value's step, before the value.
+
+    A model is known by its result, a value named `output` or `….output`. [] for other kinds of
+    rows, and where records were lost or merged.
 
     Such a call may explain the value although it is no parent: autograd does not follow a call
     without gradients, even where the program computes with its result.
+    row: a row of A. At most SHOWN clauses.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     if a.tensors[a.tensor[row]].kind != "value" or alignment.merged or a.gaps or alignment.b.gaps:
@@ -239,7 +251,10 @@ def models_called_otherwise(frontier: Frontier, row: int, names: Mapping[str, st
 
 
 def _models(table: Table, row: int, names: Mapping[str, str]) -> dict[str, int]:
-    """How often a run had made the result of each model in a row's step, before the row."""
+    """Return how often each model was called before a row, in the row's step: output name → count.
+
+    names: A's names -> B's, by which the counts are keyed.
+    """
     rank = table.tensors[table.tensor[row]].rank
     before = (table.step == table.step[row]) & (table.order < table.order[row])
     before &= table.attempt == table.attempt[row]
@@ -253,7 +268,7 @@ def _models(table: Table, row: int, names: Mapping[str, str]) -> dict[str, int]:
 
 
 def _calls(table: Table, row: int) -> int:
-    """Return how many records of the row's tensor there are in the row's pass."""
+    """Return how many records a row's tensor has in the row's pass: how often it was called."""
     of_pass = table.tensor == table.tensor[row]
     for place in (table.step, table.pass_index, table.phase, table.attempt):
         of_pass &= place == place[row]
@@ -273,9 +288,9 @@ def _calls_for_gradient(table: Table, row: int, module: str) -> int:
 
 
 def _named(table: Table, name: str, kind: str, rank: int | None = None) -> Array:
-    """Whether each row of a table belongs to the tensor of this name and kind.
+    """Return a boolean mask: whether each row of a table is of the tensor of this name and kind.
 
-    rank: of which rank; None for any.
+    rank: the rank whose rows count; None for rows of all ranks.
     """
     series = [
         number

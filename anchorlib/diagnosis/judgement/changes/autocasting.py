@@ -1,9 +1,11 @@
-"""Autocast that one run alone is under, or both with other dtypes: it explains what it casts.
+"""Autocast as a cause: on in one run alone, or with another dtype in each run.
 
     autocast bfloat16 | off
 
-Autocast adds casts and changes the dtypes of operands. So the casts, and the operands that one
-operation alone keeps, are left out where autocast is named as the cause.
+`autocast_otherwise` makes this clause from the headers of the two runs. Autocast adds casts to the
+operations and changes the dtypes of their operands. So where the clause is given, the caller
+compares operations with `without_casts`: a cast that one run alone has, or an operand that is
+described otherwise, is then no second cause.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ OFF = "off"
 def autocast_otherwise(
     frontier: Frontier, row: int, a: Sequence[Operation], b: Sequence[Operation]
 ) -> list[str]:
-    """Says that the runs were under autocast of different types where a row was made; else [].
+    """Return the clause that the runs used different autocast dtypes at a row of A; else [].
 
-    Both headers must state it, and it must show at the row: in its element type, or in its casts.
-    a, b: the operations that made the row.
+    Both headers must state the autocast dtype (or off), and the difference must show at the row: in
+    its dtype, or in how many casts lie among its operations.
+    a, b: the operations that made the row in A, and in B.
     """
     alignment = frontier.alignment
     row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
@@ -44,7 +47,7 @@ def autocast_otherwise(
 
 
 def without_casts(ops: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Return the operations without casts, and without operands, whose dtypes casts change."""
+    """Return the operations without casts, and without those arguments that describe operands."""
     return without_data([op for op in ops if not op.name.startswith(CAST)])
 
 

@@ -44,9 +44,10 @@ MOST_COLUMNS = 256
 
 
 def other_share(frontier: Frontier, row: int, ops: Sequence[Operation]) -> list[str]:
-    """The record that B's target holds with another factor than A's, as a clause; else [].
+    """Return the record that B's target holds with another factor than A's, as a clause; else [].
 
     ops: A's operations between the loss and its parents.
+    row: A's row of the loss, a value of one number.
     """
     try:
         difference = _difference(frontier, row, ops)
@@ -69,7 +70,10 @@ def other_share(frontier: Frontier, row: int, ops: Sequence[Operation]) -> list[
 
 
 def _difference(frontier: Frontier, row: int, ops: Sequence[Operation]) -> Array | None:
-    """By how much B's target is larger than A's target in each row; None where it is not known."""
+    """Return B's target minus A's, one number for each row of the loss's input; None if unknown.
+
+    row: the row of the loss in A. ops: A's operations between the loss and its parents.
+    """
     alignment, a = frontier.alignment, frontier.alignment.a
     slope = _slope(ops)
     links = [
@@ -132,9 +136,10 @@ def _number(name: str, arguments: str) -> float | None:
 
 
 def _tables(frontier: Frontier, row: int, count: int) -> Iterator[tuple[str, Array]]:
-    """Yields values with `count` rows that are equal in both runs, as (name, table).
+    """Yield recorded values with `count` rows that are equal in both runs, as (name, table).
 
-    They were recorded in the row's step and before the row; the latest comes first.
+    They were recorded in the step of `row` and before it; the latest comes first. At most
+    MOST_VALUES are read; each table has shape (count, columns).
     """
     a = frontier.alignment.a
     rows = np.flatnonzero((a.step == a.step[row]) & (a.order < a.order[row]))
@@ -155,7 +160,10 @@ def _tables(frontier: Frontier, row: int, count: int) -> Iterator[tuple[str, Arr
 
 
 def _factor(difference: Array, table: Array) -> float:
-    """The factor by which each difference is a multiple of an element of its row; 0.0 for none."""
+    """Return the factor by which each difference is a multiple of an element in its row, or 0.0.
+
+    difference: one number for each row of `table`. table: (rows, columns).
+    """
     largest = int(np.abs(difference).argmax())
     near = NEAR * 10 * float(np.abs(difference[largest]))
     with np.errstate(all="ignore"):

@@ -63,9 +63,12 @@ class Calls:
     def operations(
         self, row: int, *, elsewhere: bool = False
     ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """The operations of A and of B between a row and its parents, without moves of bits.
+        """Return the operations of A and of B between a row and its parents (its inputs).
 
-        elsewhere: whether to take them from another call where this call has no operations.
+        Operations that only move bits, such as views, are left out.
+        elsewhere: whether to take the operations from another call of the same name where the edges
+            of this call name no operations.
+        row: a row of A.
         """
         both: tuple[list[Operation], list[Operation]] = ([], [])
         for calls in self.of(row):
@@ -75,9 +78,9 @@ class Calls:
         return a, b
 
     def made_of_alone(self, row: int) -> str:
-        """Return the names of parents of B's record that A did not record, as text.
+        """Return, as text, the names of records of B alone from which B computed a row's partner.
 
-        "" without any.
+        row: a value of A. "" for other kinds, and where B has no such parent.
         """
         alignment = self.frontier.alignment
         if alignment.a.tensors[alignment.a.tensor[row]].kind != "value" or not len(
@@ -96,9 +99,10 @@ class Calls:
         return ", ".join(escape(name) for name in parents if name in only - paired)
 
     def of(self, row: int) -> Iterator[tuple[Call, Call]]:
-        """Yields the forward calls whose operations made this row, as (call in A, call in B).
+        """Yield the forward calls whose operations made this row, as (call in A, call in B).
 
         A value has one; a gradient has one for each use of its tensor from which it comes back.
+        row: a row of A.
         """
         alignment = self.frontier.alignment
         at = int(np.searchsorted(alignment.a_row, row))
@@ -148,7 +152,11 @@ class Calls:
         return stated[0], stated[1]
 
     def between(self, run: int, call: Call, row: int) -> list[Operation]:
-        """The operations of a call that lie between the row's tensor and the call's result."""
+        """Return those operations of a call that lie between a row's tensor and the call's result.
+
+        run: 0 for A, 1 for B. call: a call of that run. row: a row of A. For a value these are all
+        operations of the call. [] where the edges are missing, or state no single operations.
+        """
         edges = self.edges(run, call)
         if edges is None or compiled(edges.ops) or opaque(edges.ops):
             return []
@@ -179,7 +187,10 @@ class Calls:
         )
 
     def is_handed_on(self, row: int, run: int) -> bool:
-        """Return whether a run's edges say that a value is another record's tensor, renamed."""
+        """Return whether a run's edges say that a value is another record's tensor, renamed.
+
+        row: a row of A. run: 0 for A, 1 for B. False for gradients.
+        """
         if self.kind(row) != "value":
             return False
         statements = (self.edges(run, self.followed(calls)[run]) for calls in self.of(row))
@@ -191,7 +202,7 @@ class Calls:
         """Return whether a row has a parent in one run that the other run never names.
 
         The operations between the same two records then belong to two values in one run, and to one
-        value in the other run.
+        value in the other run. row: a row of A. Parameters do not count as parents here.
         """
         for calls in self.of(row):
             parents = [

@@ -87,7 +87,7 @@ FAR = 64.0  # eps of error from which values are read, to look for relations bet
 class Changes:
     """Finds what B does otherwise than A at a row of A's table, in words.
 
-    unread: for how many more records values may be read, which takes time.
+    unread: for how many more rows stored values may be read, which takes time.
     """
 
     frontier: Frontier
@@ -106,6 +106,7 @@ class Changes:
         """Return what B does otherwise at a row, a clause for each change.
 
         () if no change is known.
+        row: a row of A with a partner in B. measure: how far the two records are apart.
         """
         a, b = self.calls.operations(row, elsewhere=True)
         cast = autocast_otherwise(self.frontier, row, a, b)
@@ -131,13 +132,16 @@ class Changes:
 
     @staticmethod
     def _says_code(clauses: Sequence[str]) -> bool:
-        """Whether any clause is about code, and not only about the data given to operations."""
+        """Return whether any clause is about code, and not only about data given to operations."""
         return any(" from " not in clause and " of mean " not in clause for clause in clauses)
 
     def _said_by_names(
         self, row: int, a: Sequence[Operation], b: Sequence[Operation], clauses: Sequence[str]
     ) -> list[str]:
-        """Clauses about arguments, in which indices are replaced by the records that hold them."""
+        """Return the clauses about arguments, with names of records in place of indices they hold.
+
+        row: a row of A. a, b: the operations that made the row in A, and in B.
+        """
         alignment = self.frontier.alignment
         row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
         sides = ((alignment.a, row, a), (alignment.b, row_b, b))
@@ -147,6 +151,7 @@ class Changes:
         """Return what is known of a difference that came in from outside, such as data, as clauses.
 
         That is which operands differ, and how B's values follow from A's.
+        row: a row of A. measure: how far its record and B's are apart.
         """
         clauses = arguments(*self.calls.operations(row))
         clauses = [clause for clause in clauses if " of mean " in clause or " from " in clause]
@@ -161,16 +166,20 @@ class Changes:
         return tuple(clauses)
 
     def stepped_more(self, row: int) -> str:
-        """Says that a parameter was updated more often in one run before this row; else ""."""
+        """Return a clause if one run updated a parameter of this value more often; else "".
+
+        Updates before the row count, in the row's step and the step before. row: a value of A.
+        """
         if self._has_lone_updates is None:
             self._has_lone_updates = has_lone_updates(self.frontier.alignment)
         return stepped_more(self.frontier, row, self.calls.names) if self._has_lone_updates else ""
 
     def unkept(self, row: int) -> tuple[str, ...]:
-        """Names numbers of a row's operations that autograd does not keep, if all else is equal.
+        """Name numbers of a row's operations that autograd does not keep, if all else is equal.
 
         That all else is equal is known only in steps that both runs state. Nothing is said where
         a run drew other random numbers and operations take what no record holds, as dropout does.
+        row: a row of A. At most one clause.
         """
         clauses = []
         for call_a, call_b in self.calls.of(row):
@@ -183,15 +192,19 @@ class Changes:
         return tuple(dict.fromkeys(clauses))[:1]
 
     def _drawn_otherwise(self, step: int) -> bool:
-        """Whether B drew other random numbers before or in a step, which the next step shows."""
+        """Return whether B drew other random numbers than A in or before a step (of A's count).
+
+        The random state at the start of the next step shows that.
+        """
         drawn = drawn_otherwise(self.frontier.alignment)
         return drawn is not None and drawn <= step + 1
 
     def other_settings(self, row: int) -> bool:
-        """Whether the two modules that made a row have different values for equal arguments.
+        """Return whether the two modules that made a row have different values for equal arguments.
 
         Such modules compute different formulas: eps, approximate, p, negative_slope. Two modules of
         different classes, or with different arguments, may still compute one formula.
+        row: a value of A, or a gradient of one pass (`pass_grad`); False for others.
         """
         a = self.frontier.alignment.a
         if a.tensors[a.tensor[row]].kind not in ("value", "pass_grad"):
@@ -199,11 +212,12 @@ class Changes:
         return other_values(*self._texts(row))
 
     def other_number(self, row: int) -> bool:
-        """Whether one operation that made a value has another number, and all else is equal.
+        """Return whether one operation that made a value has another number, and all else is equal.
 
         False where parts were merged for the comparison: each part may have been divided by the
         number of parts, and that is no other formula. False for a loss that a loss scale
         multiplies, which is another unit of the loss.
+        row: a row of A; False for any kind but `value`.
         """
         return self._has_formula(row) and other_number(*self.calls.operations(row))
 
@@ -215,20 +229,22 @@ class Changes:
         return value and not alignment.merged and bool(a.scale[row] == alignment.b.scale[row_b])
 
     def other_factor(self, row: int) -> bool:
-        """Whether one operation that made a value has another number, perhaps in a tensor.
+        """Return whether one operation that made a value has another number, perhaps in a tensor.
 
         The program may have computed that tensor from values that differ already. So the answer is
         meaningful only where everything that the value is computed from is equal.
+        row: a row of A; False for any kind but `value`, and where parts were merged.
         """
         return self._has_formula(row) and other_number(*self.calls.operations(row), computed=True)
 
     def other_code(self, row: int) -> bool:
-        """Whether both runs state what made a row, and the code that made it differs.
+        """Return whether both runs state what made a row, and the code that made it differs.
 
         The code differs where a value is computed from other records, by other operations, by equal
         operations in another order or with other arguments, where one run reads by another of the
         indices that both runs have, and where one run cuts the graph behind the value. Different
         data or parameters change none of these.
+        row: a row of A. Of a gradient, only a cut graph and other module settings count.
         """
         if detached(self.frontier, row) or self.other_settings(row):
             return True
@@ -252,12 +268,15 @@ class Changes:
         )
 
     def _module(self, row: int) -> list[str]:
-        """The arguments of this output's or parameter's module, where the runs differ in them."""
+        """Return the clause on how the module of a row's tensor is built otherwise in B; else [].
+
+        The module is that of an output, or the one that holds a parameter.
+        """
         made = made_otherwise(*self._texts(row))
         return [] if made is None else [" | ".join(map(escape, made))]
 
     def _texts(self, row: int) -> tuple[object, object]:
-        """The texts with which the row's module describes itself in A and in B; None if unknown."""
+        """Return the descriptions of the row's module in A and in B, as texts; None if unknown."""
         a, b = self.frontier.alignment.a, self.frontier.alignment.b
         tensor = a.tensors[a.tensor[row]]
         header_a, header_b = a.header.get(tensor.rank, {}), b.header.get(tensor.rank, {})
@@ -268,9 +287,10 @@ class Changes:
         return None, None
 
     def _in_values(self, row: int, measure: Measure) -> list[str]:
-        """Relations between the values of a record in A and B, a clause each.
+        """Return clauses that follow from the stored values of a row, and of its parents.
 
-        Only the first few records are read, since reading values takes time.
+        [] where the error is small, and for all rows after the first few large errors, since
+        reading values takes time. row: a row of A. measure: how far its record and B's are apart.
         """
         if not self._far(measure):
             return []

@@ -26,10 +26,11 @@ ADDED = 1e-6
 
 
 def clipped_otherwise(frontier: Frontier, row: int) -> list[str]:
-    """Says to which norm each run clips the gradients of the row's step; [] where both do alike.
+    """Say to which norm each run clips the gradients of the row's step; [] if alike or unclear.
 
     Either both runs have one backward in the step, which gives gradients of equal norms, or B's
-    gradients are all the same multiple of A's as the optimizer read them.
+    gradients are all the same multiple of A's as the optimizer read them. row: a row of A, whose
+    step and rank count.
     """
     alignment = frontier.alignment
     if alignment.merged:
@@ -57,10 +58,13 @@ def clipped_otherwise(frontier: Frontier, row: int) -> list[str]:
 
 
 def _by_what_was_read(alignment: Alignment, row: int) -> list[str]:
-    """As `clipped_otherwise`, from the gradients alone that the optimizers of both runs read.
+    """Say to which norm each run clips, from the gradients that its optimizers read; [] if unclear.
+
+    This serves `clipped_otherwise` where the gradients before clipping are not known.
 
     A run clips if the norm of all its gradients is a limit as programs state it, and larger in the
     other run, unless that run clips too. All gradients must differ by one factor.
+    row: a row of A, whose step and rank count.
     """
     a, parameters = alignment.a, parameters_of(alignment.a)
     own = a.tensors[a.tensor[row]]
@@ -95,17 +99,21 @@ def _by_what_was_read(alignment: Alignment, row: int) -> list[str]:
 
 
 def _limit(norm: float, before: float) -> str | None:
-    """A norm as a limit of two digits, as programs state it; None where it is no such number."""
+    """Return a norm as the words "to LIMIT", a number of two digits; None where it is none.
+
+    before: the norm before clipping, on which the tolerance depends.
+    """
     limit = f"{norm:.2g}"
     near = NEAR + ADDED / before
     return f"to {float(limit):g}" if abs(float(limit) - norm) <= near * norm else None
 
 
 def _norms(table: Table, step: int, rank: int) -> tuple[float, float] | None:
-    """The norm of all gradients of a step, as backward made them and as the optimizer read them.
+    """Return two norms of all gradients of a step on a rank, before and after clipping.
 
-    None where a parameter has several gradients of either kind, or only one kind, and where a
-    gradient carries a loss scale.
+    They are the norm over all `pass_grad` records, as backward made them, and over the `grad`
+    records of the same parameters, as the optimizer read them. None where a parameter has several
+    gradients of either kind, or only one kind, and where a gradient carries a loss scale.
     """
     names: list[set[str]] = []
     norms = []

@@ -41,7 +41,11 @@ class Compositions:
     calls: Calls
 
     def counted(self, row: int, a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
-        """Parents, gradients or operations that one run alone has, or has more of, as clauses."""
+        """Return clauses on parents, gradients or operations that one run alone has; else [].
+
+        a, b: the operations that made the row in A, and in B. Only the first of these three in
+        which the runs differ is named.
+        """
         if alone := self.calls.made_of_alone(row):
             return [f"B computes it from {alone}, which A does not have"]
         if lone := absences(self.calls.frontier, row, self.calls.names):
@@ -66,7 +70,10 @@ class Compositions:
         return clauses[:SHOWN]
 
     def arranged(self, row: int) -> list[str]:
-        """Says that equal operations take their operands, or parts of these, in another order."""
+        """Say that equal operations take their operands, or parts of these, in another order.
+
+        row: a row of A. [] where all operands are in equal order, at most SHOWN clauses.
+        """
         clauses = []
         for call_a, call_b in self.calls.of(row):
             a, b = self.calls.edges(0, call_a), self.calls.edges(1, call_b)
@@ -83,7 +90,7 @@ class Compositions:
     def made_of_others(self, row: int) -> list[str]:
         """Return a clause if B computes a value from other records than A, which both have.
 
-        Else [].
+        Else []. row: a row of A.
         """
         if self.calls.kind(row) != "value" or self.calls.is_cut_elsewhere(row):
             return []
@@ -108,7 +115,7 @@ class Compositions:
         """Return clauses on gradients that only one run has; for a gradient, also on a tied weight.
 
         A tied weight is a parameter from which one run alone computes a certain value. [] without
-        any.
+        any. row: a row of A.
         """
         missing = without_gradient(self.calls.frontier, row, self.calls.names)
         if self.calls.kind(row) in ("grad", "pass_grad") and (
@@ -119,11 +126,11 @@ class Compositions:
         return [f"{missing}: requires_grad?"] if missing else []
 
     def _passed_over(self, row: int, other: Counter[str]) -> list[str]:
-        """Names a record that A alone has and whose operations B does not run.
+        """Return a clause on a record of A alone whose operations B does not run; else [].
 
         Either B does not run the first of its operations, or B lacks some of them and has no
         operation that A lacks. Otherwise B may compute the record and only lack its anchor.
-        other: the operations between B's record and its parents.
+        other: the operations between B's record and its parents. row: a row of A.
         """
         for one, _ in self.calls.of(row) if self.calls.kind(row) == "value" else ():
             edges = self.calls.edges(0, one)
@@ -148,7 +155,10 @@ class Compositions:
 
 
 def _moving(a: Edges, b: Edges) -> list[str]:
-    """In which arguments operations that only move bits differ, a clause for each."""
+    """Return clauses on arguments in which operations that only move bits differ; [] for none.
+
+    a, b: the edges of A and of B.
+    """
     sides = [
         [
             Operation(op, text)

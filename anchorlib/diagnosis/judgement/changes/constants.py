@@ -19,10 +19,10 @@ SET = (Role.PARAMETER, Role.INPUT)
 
 
 def is_constant(frontier: Frontier, row: int, row_b: int, related: Callable[[int], bool]) -> bool:
-    """Whether a buffer never changes in either run, while parameters and inputs are equal.
+    """Return whether a buffer never changes in either run, while parameters and inputs are equal.
 
-    row, row_b: the buffer's record in A and in B. False for a buffer with a single record, which
-        does not show whether the buffer changes.
+    row, row_b: the buffer's record in A and in B. False for a buffer with records of a single step,
+        which do not show whether the buffer changes.
     related: whether the two records of a row are variants of one another. Inputs may differ like
         that after the buffer's record: the program computed them from the buffer.
     """
@@ -41,7 +41,7 @@ def is_constant(frontier: Frontier, row: int, row_b: int, related: Callable[[int
 
 
 def _stays(table: Table, row: int) -> bool:
-    """Return whether a tensor has records of several steps, all with equal bits."""
+    """Return whether the tensor of a row has records of several steps, all with equal bits."""
     rows = np.flatnonzero(table.tensor == table.tensor[row])
     equal_bits = (table.digest[rows] == table.digest[row]).all(axis=1)
     return bool(equal_bits.all()) and len(np.unique(table.step[rows])) > 1

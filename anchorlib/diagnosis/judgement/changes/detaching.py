@@ -17,7 +17,9 @@ Site = tuple[str, str, int, int]
 
 
 def detached(frontier: Frontier, row: int) -> list[str]:
-    """For a gradient, names the record from which it comes back in one run alone; else [].
+    """Return a clause on the record from which a gradient comes back in one run alone; else [].
+
+    row: a gradient of A; a `value` row gives [].
 
     Records that have a graph in that run and no graph in the other run come first. Without such
     records, the records count that lead gradients only to other tensors in the other run.
@@ -42,7 +44,7 @@ def detached(frontier: Frontier, row: int) -> list[str]:
 
 
 def _called_with_gradients(a: dict[Site, bool], b: dict[Site, bool]) -> str:
-    """Names the record that leads gradients back from more calls in one run, or "".
+    """Return a clause on a record that leads gradients back from more calls in one run; else "".
 
     The other run must make calls of this record without gradients instead.
     a, b: the records of A and of B, and whether each leads gradients back.
@@ -63,7 +65,10 @@ def _called_with_gradients(a: dict[Site, bool], b: dict[Site, bool]) -> str:
 
 
 def _calls(led: dict[Site, bool]) -> Counter[str]:
-    """How many calls of each name in one pass lead gradients back."""
+    """Return how many training calls of each name lead gradients back: name → calls.
+
+    Calls with one number count once, in whatever pass. led: for each record, whether it does.
+    """
     sites = {
         (name, call) for (name, phase, _, call), leads in led.items() if leads and phase == TRAIN
     }

@@ -1,12 +1,12 @@
-"""How B's operand follows from A's, computed from the figures by which both are described.
+"""How B's operand follows from A's, computed from figures that describe both: mean, spread, first.
 
     AddmmBackward0 mat1 (160 of mean 0.515, std 0.108, first 0.537) | (160 of mean 0.277, …, first
     0.288), the square of A's
 
-A statement (`anchorlib.record.Edges`) does not hold the elements of an operand, but its size, its
-mean, its spread and its first element, each in three digits. The mean of squares is the square of
-the mean plus the square of the spread. A factor multiplies mean, spread and first element. A shift
-does not change the spread. A formula must explain all figures that are stated.
+The stored edges of a value (`anchorlib.record.Edges`) do not hold the elements of an operand, but
+its size, its mean, its spread and its first element, each in three digits. The mean of squares is
+the square of the mean plus the square of the spread. A factor multiplies mean, spread and first
+element. A shift does not change the spread. A formula must explain all figures that are stated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Figures(NamedTuple):
 
 
 def follows(a: str, b: str) -> str:
-    """A clause that says how B's operand follows from A's; "" where no formula is known.
+    """Return a clause that says how B's operand follows from A's; "" where no formula is known.
 
     Nothing is said unless exactly one operand differs.
 

@@ -19,9 +19,10 @@ Array = np.ndarray[Any, Any]
 
 
 def given_elsewhere(frontier: Frontier, row: int) -> str:
-    """Says at which step and pass, or on which rank, A is given what B is given here; or "".
+    """Say at which step and pass, or on which rank, A is given what B is given at a row; or "".
 
-    Nothing is said of data that come several times, in the step itself or in the whole run.
+    row: a row of A, a model's input; other rows give "". So do inputs that a run is given several
+    times, in the step itself or in the whole run.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
@@ -46,7 +47,7 @@ def given_elsewhere(frontier: Frontier, row: int) -> str:
 
 
 def _on_another_rank(table: Table, row: int, digest: Array) -> str:
-    """Says on which other rank A is given the bits `digest` in the row's step and pass; else ""."""
+    """Say on which other rank A is given the bits `digest` in the row's step and pass; else ""."""
     own = table.tensors[table.tensor[row]]
     which = np.array([tensor[:2] == own[:2] for tensor in table.tensors], bool)[table.tensor]
     for place in (table.step, table.pass_index, table.call, table.phase):

@@ -27,11 +27,13 @@ SHOWN = 3  # how many parameters, or modules of which all parameters lack one, a
 
 
 def without_gradient(frontier: Frontier, row: int, names: Mapping[str, str]) -> str:
-    """Says of which parameters one run alone has no gradient in the row's step; "" without any.
+    """Say of which parameters one run alone has no gradient in the row's step; "" without any.
 
-    For a value, that is the step before, and one of the parameters must be what the value is
-    computed from. The run must know the parameters, and have gradients of others in that step.
-    names: A's names -> B's, where they differ.
+    For a `value` row, the step before counts instead, and the value must be one of these parameters
+    or be computed from one whose values have no record. The run without these gradients must have
+    some record of each parameter, and have gradients of other parameters in that step. "" too where
+    both runs lack gradients that the other has, and where records were lost or merged.
+    names: A's names -> B's, where they differ. row: a row of A.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
@@ -77,7 +79,7 @@ def _when(graded: Mapping[int, set[str]], step: int, lone: set[str]) -> str:
 
 
 def _named(table: Table, rank: int, names: Mapping[str, str]) -> set[str]:
-    """The names, as A has them, of all tensors of which a run has any record."""
+    """Return the names, as A has them, of all tensors of which a run has any record."""
     own = {names[name]: name for name in names}
     return {own.get(tensor.name, tensor.name) for tensor in table.tensors if tensor.rank == rank}
 
@@ -85,9 +87,10 @@ def _named(table: Table, rank: int, names: Mapping[str, str]) -> set[str]:
 def _graded(
     table: Table, rank: int, parameters: set[str], names: Mapping[str, str], offset: int
 ) -> dict[int, set[str]]:
-    """The parameters that have a gradient in each step, with the names and steps of A.
+    """Return the parameters that have a gradient in each step, by A's step, with A's names.
 
-    Empty where a mode leaves out gradients.
+    parameters: their names in A. names: A's names -> B's for B's table, else {}. offset: what to
+    subtract from the table's steps. Empty where a mode records only some of the gradients.
     """
     own = {names[name]: name for name in names}
     called = [own.get(tensor.name, tensor.name) for tensor in table.tensors]

@@ -35,7 +35,11 @@ RowOperations = tuple[Table, int, Sequence[Operation]]
 
 
 def said_by_names(clause: str, sides: tuple[RowOperations, RowOperations]) -> str:
-    """A clause about arguments, "A's | B's", in which indices are replaced by names."""
+    """Return the clause "A's argument | B's argument" with names in place of described indices.
+
+    A described index, "(160 from 0 to 47, 1f0c9a2b)", becomes the name of a record that holds it.
+    The clause stays as it is where it has no two sides, or both would become alike.
+    """
     texts = clause.split(" | ")
     if len(texts) != 2:
         return clause
@@ -46,9 +50,9 @@ def said_by_names(clause: str, sides: tuple[RowOperations, RowOperations]) -> st
 
 
 def _named(match: re.Match[str], own: RowOperations, other: RowOperations, run: str) -> str:
-    """An index by the name of the record that holds it, or by an operation that reads by it.
+    """Return words for a described index: a record's name, or which operation uses it elsewhere.
 
-    run: the letter of the other run.
+    own, other: the run that states the index, and the other run. run: the other run's letter.
     """
     if name := _record(match, *own[:2]):
         return name
@@ -57,7 +61,7 @@ def _named(match: re.Match[str], own: RowOperations, other: RowOperations, run: 
 
 
 def _record(match: re.Match[str], table: Table, row: int) -> str:
-    """The name of a record of the row's step that holds an index; "" where none does."""
+    """Return the name of a record of the row's step that holds an index; "" where none does."""
     rows = np.flatnonzero((table.step == table.step[row]) & (table.order <= table.order[row]))
     first = table.digest[rows, 0].astype(np.uint64) >> np.uint64(32)
     of_index = (first == int(match[2], 16)) & (table.figures["numel"][rows] == int(match[1]))
@@ -66,10 +70,11 @@ def _record(match: re.Match[str], table: Table, row: int) -> str:
 
 
 def exchanged(a: Sequence[Operation], b: Sequence[Operation]) -> bool:
-    """Whether an operation reads or adds at an index that another operation uses in the other run.
+    """Return whether two operations have exchanged index tensors, as far as the runs state them.
 
-    All indices that one run uses are used by the other too, but not by the same operations. That is
-    done by code: no difference of data can do it.
+    That is so where both runs have the same operations, and the indices that one run uses are all
+    used by the other run too, but not by the same operations. Only code makes such a difference,
+    never data. a, b: the operations that made a record in A, and in B.
     """
     sides = [[INDEX.findall(op.arguments) for op in ops] for ops in (a, b)]
     if [op.name for op in a] != [op.name for op in b] or sides[0] == sides[1]:
@@ -79,7 +84,7 @@ def exchanged(a: Sequence[Operation], b: Sequence[Operation]) -> bool:
 
 
 def other_targets(a: Sequence[Operation], b: Sequence[Operation]) -> Iterator[str]:
-    """How the targets of losses differ that both runs state, a clause each."""
+    """Yield a clause for each loss whose target, as both runs' arguments state it, differs."""
     for loss_a, loss_b in zip(_losses(a), _losses(b), strict=False):
         targets = [TARGET.search(op.arguments) for op in (loss_a, loss_b)]
         if (
@@ -95,7 +100,7 @@ def other_targets(a: Sequence[Operation], b: Sequence[Operation]) -> Iterator[st
 
 
 def without_targets(ops: Sequence[Operation]) -> tuple[Operation, ...]:
-    """The operations without the targets of losses among their arguments."""
+    """Return the operations without the targets of losses among their arguments."""
     return tuple(
         op._replace(arguments=TARGET.sub("", op.arguments).removeprefix(", "))
         if LOSS.search(op.name)
@@ -105,7 +110,7 @@ def without_targets(ops: Sequence[Operation]) -> tuple[Operation, ...]:
 
 
 def without_data(ops: Sequence[Operation]) -> tuple[Operation, ...]:
-    """The operations without the arguments that may come with the data."""
+    """Return the operations without arguments that come with data: indices, masks, tensors."""
     return tuple(op._replace(arguments=DATA.sub("", op.arguments).removeprefix(", ")) for op in ops)
 
 

@@ -46,7 +46,8 @@ LACKS = " lacks the first "
 def leftover(alignment: Alignment, pair: int, eps: float) -> str:
     """Return a clause if a run did not clear a gradient, or clipped its elements; else "".
 
-    pair: the pair of gradients in the alignment. eps: of the coarser dtype of the two.
+    pair: the index of the pair of `grad` records in the alignment. eps: that of the coarser dtype
+    of the two. "" too where values are not stored, shapes differ, or the tensor is too large.
     """
     sides = [(alignment.a, int(alignment.a_row[pair])), (alignment.b, int(alignment.b_row[pair]))]
     shapes = {table.shapes[table.shape[row]] for table, row in sides}
@@ -72,10 +73,10 @@ def leftover(alignment: Alignment, pair: int, eps: float) -> str:
 
 
 def _added(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
-    """Return a clause if a run's gradient is the other's plus its own gradient of the last step.
+    """Return a clause if one run's gradient is the other run's plus what it held a step earlier.
 
-    "" where neither run's gradient is. sides: each run's table and row. held: the two gradients.
-    near: the share of a norm by which the sum may be off.
+    "" where that holds of neither. sides: each run's table and row. held: the two gradients. near:
+    the share of a norm by which the sum may be off.
     """
     for which, (own, other) in (("B", (1, 0)), ("A", (0, 1))):
         table, row = sides[own]
@@ -92,7 +93,9 @@ def _added(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
 
 
 def _mixed(value: Array, own: Array, before: Array) -> bool:
-    """Whether a gradient is the other run's gradient plus a remainder, each times a factor.
+    """Return whether a gradient is the other run's gradient plus a remainder, each times a factor.
+
+    value: the gradient. own: that of the other run. before: what this run's held a step earlier.
 
     Clipping makes each of the three tensors smaller by a factor of its own. In gradients of many
     elements, two factors do not fit by chance; but where the two parts are multiples of one
@@ -246,13 +249,19 @@ def _before(table: Table, row: int) -> Iterator[Array]:
 
 
 def _passes(table: Table, row: int) -> Array | None:
-    """The sum of a tensor's pass_grads in a step; None without any, or where one lacks values."""
+    """Return the sum of the `pass_grad` records of a row's parameter in the row's step.
+
+    None without any such record, or where the values of one are not known.
+    """
     parts = _parts(table, row)
     return sum(parts[1:], start=parts[0]) if parts else None
 
 
 def _parts(table: Table, row: int) -> list[Array] | None:
-    """A tensor's pass_grads in a step, in their order; None where one of them lacks values."""
+    """Return the values of the `pass_grad` records of a row's parameter in its step, in order.
+
+    None where the values of one are not known.
+    """
     added = series(table, row, "pass_grad")
     parts = []
     for row_of_pass in added[table.step[added] == table.step[row]].tolist():

@@ -32,7 +32,11 @@ CERTAIN = 8.0  # how many times the rounding of its tensor a move has to be
 
 
 def moved(frontier: Frontier, row: int) -> list[str]:
-    """How the moves of a row's tensor differ, a clause for each way; [] without stored values."""
+    """Return clauses on how the runs moved a row's tensor otherwise; [] without stored values.
+
+    row: a row of A. For a `value` the move since its last record that is equal in both counts; for
+    `updated` and `delta`, a move within the step that was not put back. Other kinds have no clause.
+    """
     alignment = frontier.alignment
     a, tensor = alignment.a, alignment.a.tensors[alignment.a.tensor[row]]
     if not FEW <= a.figures["numel"][row] <= MOST_ELEMENTS:
@@ -46,7 +50,10 @@ def moved(frontier: Frontier, row: int) -> list[str]:
 
 
 def _since(frontier: Frontier, row: int) -> Iterator[str]:
-    """Yields clauses on how the runs moved a value since its last record that is equal in both."""
+    """Yield clauses on how the runs moved a value since its last record that is equal in both.
+
+    row: a value of A.
+    """
     alignment, a = frontier.alignment, frontier.alignment.a
     before = _before(frontier, row)
     if before is None:
@@ -78,10 +85,10 @@ def _since(frontier: Frontier, row: int) -> Iterator[str]:
 
 
 def _before(frontier: Frontier, row: int) -> int | None:
-    """The previous record of a value, if it is equal in both runs; else None.
+    """Return A's row of the last record of a value before `row` that is equal in both, or None.
 
-    Each phase records a parameter, so that records before a row may hold the row's own move: they
-    are passed over.
+    Each phase records a parameter, so that earlier records may have the bits of `row` in both runs:
+    these are passed over. None where another earlier record differs first.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     parameter = frontier.role[row] == Role.PARAMETER  # one in all phases
@@ -100,7 +107,10 @@ def _before(frontier: Frontier, row: int) -> int | None:
 
 
 def _left_there(frontier: Frontier, row: int) -> Iterator[str]:
-    """Yields a clause where a parameter moved within a step was not put back before the update."""
+    """Yield a clause where a parameter moved within a step was not put back before the update.
+
+    row: A's `updated` or `delta` row of the parameter.
+    """
     alignment, a = frontier.alignment, frontier.alignment.a
     within = series(a, row, "value")
     within = within[(a.step[within] == a.step[row]) & (a.order[within] < a.order[row])]
@@ -131,7 +141,7 @@ def _left_there(frontier: Frontier, row: int) -> Iterator[str]:
 
 
 def _factor(move_a: Array, move_b: Array, slack: float) -> float | None:
-    """The factor by which `move_b` is a multiple of `move_a`; None where there is no such factor.
+    """Return the factor by which `move_b` is a multiple of `move_a`; None without such a factor.
 
     slack: the norm of the rounding of the tensors whose differences the moves are.
     """

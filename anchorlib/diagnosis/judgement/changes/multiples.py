@@ -18,7 +18,10 @@ WHOLE = 1e-5  # distance from a whole number that rounding leaves
 
 
 def multiple(frontier: Frontier, row: int, measure: Measure) -> list[str]:
-    """Says that B's record is a multiple of A's; else []."""
+    """Return the clause that B's record is a multiple of A's, with the factor; else [].
+
+    row: a row of A. measure: how far the two records are apart.
+    """
     if factor := factor_of(measure):
         return [ValueClause(f"B is {factor:.6g} times A{_scaled(frontier, row, factor)}")]
     a = frontier.alignment.a
@@ -29,7 +32,10 @@ def multiple(frontier: Frontier, row: int, measure: Measure) -> list[str]:
 
 
 def _scaled(frontier: Frontier, row: int, factor: float) -> str:
-    """Says that a factor is the loss scale that other records of the step state, or ""."""
+    """Return words if a factor is, or undoes, the loss scale of other records of the step; or "".
+
+    row: a row of A, whose own loss scale does not count.
+    """
     a = frontier.alignment.a
     which = (a.step == a.step[row]) & (a.scale != a.scale[row])
     scales = np.unique(a.scale[which])
@@ -41,7 +47,7 @@ def _scaled(frontier: Frontier, row: int, factor: float) -> str:
 
 
 def factor_of(measure: Measure) -> float:
-    """The factor by which B is a multiple of A; 0.0 where B is no multiple.
+    """Return the factor by which B is a multiple of A; 0.0 where B is no multiple.
 
     A factor helps people, who can look for it in their program. Tensors of a few elements are left
     out: any number is a multiple of any other number, and so are numbers whose sum is fixed, as the
@@ -55,10 +61,10 @@ def factor_of(measure: Measure) -> float:
 
 
 def _whole_factor(measure: Measure) -> float:
-    """B divided by A for a gradient of one number, where one is a whole multiple of the other.
+    """Return B / A for a gradient of one number, if one is a whole multiple of the other.
 
-    0.0 elsewhere. Backward begins with 1 over the number by which the loss is divided: the number
-    of micro-batches, or of ranks.
+    0.0 otherwise, and for a factor near 1 or above MOST_PARTS. Backward begins with 1 over the
+    number by which the loss is divided: the number of micro-batches, or of ranks.
     """
     if measure.numel != 1 or not (measure.value_a and measure.value_b):
         return 0.0

@@ -58,7 +58,7 @@ UNKEPT = {
 }
 """Operations of which autograd does not keep an operand that needs no gradient."""
 NUMBERS = ("MaskedFill", "Rsub")
-"""Operations of UNKEPT that take the operand as a number, which is no input in a statement."""
+"""Operations of UNKEPT that take the operand as a number, which is no input in stored edges."""
 
 RANDOM = ("Mul", "NativeDropout", "FusedDropout")
 """Beginnings of the operations that apply a random mask."""
@@ -87,7 +87,9 @@ FORMULA = frozenset(
 """Arguments of operations that are part of what they compute."""
 _ARGUMENT = re.compile(r"(\w+)=([^,()]+)")
 _NUMBER = re.compile(r"(\w+)=(?:tensor\()?([^,()]+)")
-"""As _ARGUMENT, and also numbers in tensors, which the program may have computed."""
+"""Matches an argument and its value, also a number in a tensor that the program may have computed.
+
+_ARGUMENT does not match such numbers in tensors."""
 _OUTPUTS = re.compile(r"\boutputs=\(([\d, ]+)\)")
 NEAR = 1e-6
 """The relative difference up to which two numbers are equal: two programs may compute a number by
@@ -110,7 +112,7 @@ def computing(ops: Sequence[str]) -> tuple[str, ...]:
 
 
 def arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
-    """The arguments in which operations of one name differ, a clause for each pair of operations.
+    """Return clauses on the arguments in which operations of one name differ; [] for none.
 
     Of operations with one name, the first whose arguments only A has is paired with the first whose
     arguments only B has.
@@ -132,10 +134,11 @@ def arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
 
 
 def other_number(a: Sequence[Operation], b: Sequence[Operation], *, computed: bool = False) -> bool:
-    """Whether both ran equal operations, of which exactly one has a different number or word.
+    """Return whether the runs' operations are equal but for one number or word in one of them.
 
-    Then the formulas differ, even if their results hardly do: a later norm may remove a factor.
-    Where the arguments of two operations differ, one operation may make up for the other.
+    It must be an argument in FORMULA, and differ by more than rounding. Then the formulas differ,
+    even if their results hardly do: a later norm may remove a factor. Where the arguments of two
+    operations differ, one operation may make up for the other.
     computed: whether numbers in tensors count too, which the program may have computed.
     """
     if [op.name for op in a] != [op.name for op in b]:
@@ -153,7 +156,10 @@ def other_number(a: Sequence[Operation], b: Sequence[Operation], *, computed: bo
 
 
 def _is_other(a: str, b: str) -> bool:
-    """Whether two arguments differ by more than rounding when two programs compute one number."""
+    """Return whether two arguments, as texts, differ; numbers must differ by more than NEAR.
+
+    Two programs may compute one number by different formulas, so that it is rounded otherwise.
+    """
     try:
         number_a, number_b = float(a), float(b)
     except ValueError:
@@ -169,7 +175,7 @@ def about(change: str) -> str:
 
 
 def _shorter(a: str, b: str) -> tuple[str, str]:
-    """Two texts with their numbers cut to six digits, unless the texts would then be equal."""
+    """Return two texts with numbers cut to six digits; unchanged if their ends would be equal."""
     short_a, short_b = (re.sub(r"\d+\.\d{6,}", _six_digits, text) for text in (a, b))
     return (short_a, short_b) if short_a.split()[-1:] != short_b.split()[-1:] else (a, b)
 
@@ -184,13 +190,13 @@ def plainly(name: str) -> str:
 
 
 def several(names: Counter[str]) -> str:
-    """The names of the first few operations, as text."""
+    """Return the names of the first three operations as text, with "…" where there are more."""
     shown = [plainly(name) for name in list(names)[:SHOWN]]
     return ", ".join(shown) + ", …" * (len(names) > SHOWN)
 
 
 def nth(name: str, there: int, more: int) -> str:
-    """The surplus of an operation in words, as "a second Mul".
+    """Return the surplus of an operation in words, as "a second Mul".
 
     there: how many the run has. more: how many of them the other run lacks.
     """
@@ -228,7 +234,7 @@ def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
 
 
 def _exchanged_records(differing: Sequence[tuple[str, list[str], list[str]]]) -> str:
-    """Says that two operations have exchanged the records that they take, or "".
+    """Say that two operations have exchanged the records that they take, or "".
 
     differing: operations, with the operands that each of them takes in A alone, and in B alone.
     """
@@ -244,7 +250,10 @@ def _exchanged_records(differing: Sequence[tuple[str, list[str], list[str]]]) ->
 
 
 def _outputs_otherwise(a: Edges, b: Edges) -> str:
-    """Says that operations take outputs of earlier operations in another order; else ""."""
+    """Return a clause if operations take the outputs of one operation in another order; else "".
+
+    a, b: the edges of A and of B, with equal operations.
+    """
     if len(a.arguments) != len(b.arguments):
         return ""
     sides = [[_outputs(text) for text in edges.arguments] for edges in (a, b)]

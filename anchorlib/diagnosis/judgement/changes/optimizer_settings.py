@@ -25,10 +25,12 @@ class OptimizerSettings:
     _partings: dict[int, list[HistoryParting]] = field(default_factory=dict)  # by rank
 
     def at(self, row: int) -> list[str]:
-        """The optimizer settings that differ up to the step of an update, a clause for each.
+        """Return clauses on optimizer settings that differ up to a row's step; [] for none.
 
-        Where no parameter is recorded, an update first shows in what is computed from it. An
-        optimizer that calls a closure (LBFGS) shows its updates in the parameters of later passes.
+        row: a row of A: an `updated`, `delta` or `opt.*` record; or, after the first pass, a
+        parameter, or a value of which only a parameter's record is missing. Where no parameter is
+        recorded, an update first shows in what is computed from the parameter. An optimizer that
+        calls a closure (LBFGS) shows its updates in the parameters of later passes. At most SHOWN.
         """
         alignment = self.frontier.alignment
         tensor = alignment.a.tensors[alignment.a.tensor[row]]

@@ -39,7 +39,7 @@ class _Held(NamedTuple):
 
 
 def held_otherwise(frontier: Frontier, row: int) -> list[str]:
-    """What B's optimizer held differently when it made an update, a clause each; [] for nothing.
+    """Return clauses on optimizer state that differed when an update was made; [] for nothing.
 
     row: an `updated`, `delta` or `opt.*` row.
     """
@@ -58,7 +58,10 @@ def held_otherwise(frontier: Frontier, row: int) -> list[str]:
 
 
 def _held(frontier: Frontier, row: int, name: str) -> _Held:
-    """The state of a parameter after the step of a row, of those kinds that differ."""
+    """Return the rows of a parameter's optimizer state after a row's update, where it differs.
+
+    name: the parameter's name in A. The kinds are those that begin with `opt.`. row: a row of A.
+    """
     alignment = frontier.alignment
     a = alignment.a
     kinds = {tensor.kind for tensor in a.tensors if tensor.name == name}
@@ -74,7 +77,7 @@ def _held(frontier: Frontier, row: int, name: str) -> _Held:
 
 
 def _steps(alignment: Alignment, held: _Held) -> list[str]:
-    """How many steps the optimizer has made in each run, where they differ."""
+    """Return the clause "opt.step A's | B's" where the numbers of steps differ; else []."""
     if STEP not in held.a:
         return []
     counts = [values(alignment.a, held.a[STEP]), values(alignment.b, held.b[STEP])]
@@ -85,7 +88,10 @@ def _steps(alignment: Alignment, held: _Held) -> list[str]:
 
 
 def _from_zero(alignment: Alignment, row: int, held: _Held) -> list[str]:
-    """Return a clause for each run on the state that began at zero in this run alone."""
+    """Return a clause for each run on the state that began at zero in this run alone.
+
+    row: A's row of the update. held: the state after it, where it differs.
+    """
     row_b = _partner(alignment, row)
     began = [
         {kind for kind, at in own.items() if kind != STEP and _is_new(table, at, place)}
@@ -101,7 +107,9 @@ def _from_zero(alignment: Alignment, row: int, held: _Held) -> list[str]:
 
 
 def _is_new(table: Table, state: int, row: int) -> bool:
-    """Whether a state is what one step makes of zeros: a multiple of the gradient or its square.
+    """Return whether a state is a multiple of the gradient or its square: it began at zero.
+
+    state: the row of the state after the step. row: the row of the update.
 
     With a decay of weights, the parameter is added to the gradient.
     """
@@ -119,13 +127,16 @@ def _is_new(table: Table, state: int, row: int) -> bool:
 
 
 def _rest(made: Array, basis: Array) -> float:
-    """The distance of a tensor from the nearest linear combination of the columns of `basis`."""
+    """Return the distance of a tensor from the nearest linear combination of a basis's columns."""
     factors = np.linalg.lstsq(basis, made, rcond=None)[0]
     return float(np.linalg.norm(made - basis @ factors))
 
 
 def _before(table: Table, row: int, kind: str) -> Array | None:
-    """The values of the last record of a kind of the row's tensor in its step, before the row."""
+    """Return the values of the last record of one kind, of a row's tensor and step, before the row.
+
+    None where there is no such record, or its values are not known.
+    """
     rows = series(table, row, kind)
     rows = rows[(table.step[rows] == table.step[row]) & (table.order[rows] < table.order[row])]
     return values(table, int(rows[-1])) if len(rows) else None
@@ -135,6 +146,7 @@ def _alone(frontier: Frontier, row: int, rank: int) -> list[str]:
     """Return a clause that names the parameters whose state differs, as "of head.* alone".
 
     [] where the states of all parameters differ in the row's step.
+    row: a row of A, whose step counts. rank: the rank whose state counts.
     """
     a = frontier.alignment.a
     state = np.array([t.kind.startswith(STATE) and t.rank == rank for t in a.tensors], bool)

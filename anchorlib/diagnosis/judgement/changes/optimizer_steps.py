@@ -39,7 +39,7 @@ LOOKED_AT = 3  # how many unrecorded parameters of a value are looked at
 
 
 def has_lone_updates(alignment: Alignment) -> bool:
-    """Whether one run has a record of an update that has no partner in the other."""
+    """Return whether a run has an `updated`, `delta` or `grad` record that the other run lacks."""
     sides = ((alignment.a, alignment.only_a), (alignment.b, alignment.only_b))
     return any(
         table.tensors[number].kind in UPDATES
@@ -49,10 +49,13 @@ def has_lone_updates(alignment: Alignment) -> bool:
 
 
 def stepped_more(frontier: Frontier, row: int, names: Mapping[str, str]) -> str:
-    """Says that a parameter was updated more often in one run before this row; else "".
+    """Return a clause if one run updated a parameter of a value more often shortly before; else "".
 
-    row: the value of a parameter, or a value that was computed from parameters without records.
-    names: A's names -> B's, where they differ.
+    Counted are the updates before the row, in the row's own step and in the step before it. The
+    parameter is the row's own, or one from which the value was computed: one whose values have no
+    record (the first LOOKED_AT of them), or one whose record has no partner in B. Also "" for
+    other kinds than `value`, where a run lost records, and where passes or ranks were merged.
+    row: a row of A. names: A's names -> B's, where they differ.
     """
     alignment = frontier.alignment
     a = alignment.a
@@ -68,7 +71,11 @@ def stepped_more(frontier: Frontier, row: int, names: Mapping[str, str]) -> str:
 
 
 def _moved_before(frontier: Frontier, row: int) -> list[str]:
-    """The parameters whose updates may explain a value: itself, or those it was computed from."""
+    """Return the names (in A) of the parameters whose updates may explain the value in a row of A.
+
+    For a parameter that is its own name. For other values these are the parameters from which the
+    value was computed and whose values have no record, or a record without partner in B.
+    """
     a = frontier.alignment.a
     if frontier.role[row] == Role.PARAMETER:
         return [a.tensors[a.tensor[row]].name]
@@ -80,7 +87,7 @@ def _moved_before(frontier: Frontier, row: int) -> list[str]:
 
 
 def _more(sides: tuple[Side, Side], name: str) -> str:
-    """Says in which of the last two steps one run updated a parameter more often; else "".
+    """Say whether one run updated a parameter more often in a row's step or the step before; or "".
 
     name: what to call the parameter; "" for the one that the sentence is about.
     """
@@ -112,9 +119,9 @@ def _times(count: int) -> str:
 
 
 def _rows(table: Table, row: int, name: str, kind: str) -> dict[int, list[int]]:
-    """Step → the rows of one kind of the parameter `name` in that step, of those before `row`.
+    """Return the rows before `row` of one parameter and kind, by step: step → rows.
 
-    Empty where a mode leaves out steps.
+    name: the parameter. Empty where a mode (such as EveryN) records only some of the steps.
     """
     made = series(table, row, kind, name, every_phase=True)
     if {table.tensors[number].mode for number in np.unique(table.tensor[made])} - EVERY_STEP:
@@ -126,7 +133,10 @@ def _rows(table: Table, row: int, name: str, kind: str) -> dict[int, list[int]]:
 
 
 def parameters_of(table: Table, rank: int) -> set[str]:
-    """The names of a rank's parameters, by what statements say and by what only parameters have."""
+    """Return the names of a rank's parameters.
+
+    They are known by the stored edges, and by kinds of records that only parameters have.
+    """
     stated = {
         parent.name
         for edges in table.edges.get(rank, ())
@@ -141,7 +151,10 @@ def parameters_of(table: Table, rank: int) -> set[str]:
 
 
 def updated_together(table: Table, row: int) -> frozenset[str]:
-    """The names of all parameters that the optimizer's step of this row updated.
+    """Return the names of all parameters that were updated by the optimizer step that made a row.
+
+    row: a record that an optimizer reads or writes, such as `updated`; the row's own parameter is
+    among the names. They are read from neighbouring records of that kind in the step.
 
     Of two optimizers that step one right after the other, the names of both where the runs recorded
     gradients alone.
@@ -165,11 +178,13 @@ def updated_together(table: Table, row: int) -> frozenset[str]:
 
 
 def did_not_step(frontier: Frontier, row: int, before: int, still: int) -> list[str]:
-    """Says that an optimizer left out a step in the run that left a parameter unchanged; or [].
+    """Say that an optimizer left out a step in the run that left a parameter unchanged; or [].
 
     The other run has an update there, and this run has as many backward passes. Where it has fewer,
     the records in between are those of another part of the training in this run.
-    before: the previous row of the parameter. still: the number of the run.
+    before: A's previous row of the parameter. row: A's row of the value that one run alone changed
+    since.
+    still: the run that left it unchanged, 0 for A, 1 for B.
     """
     alignment = frontier.alignment
     sides = [
@@ -186,7 +201,10 @@ def did_not_step(frontier: Frontier, row: int, before: int, still: int) -> list[
 
 
 def _between(table: Table, first: int, last: int, kind: str) -> Array:
-    """The rows of one kind of the tensor of row `last`, after row `first` and before row `last`."""
+    """Return the rows of one kind of row `last`'s tensor that lie between two rows of it.
+
+    first, last: these two rows; both are left out.
+    """
     made = series(table, last, kind, every_phase=True)
     between: Array = made[
         (table.order[made] > table.order[first]) & (table.order[made] < table.order[last])
@@ -195,10 +213,11 @@ def _between(table: Table, first: int, last: int, kind: str) -> Array:
 
 
 def written_outside(frontier: Frontier, row: int) -> str:
-    """Says which run wrote a parameter after the optimizer's step, outside of that step; else "".
+    """Say which run wrote a parameter after the optimizer's step, outside of that step; else "".
 
     The last record of the parameter is the optimizer's update, which is equal in both runs. A run
     has written the parameter since where its value is not that update.
+    row: a value of a parameter in A. "" too where a run lost records or left out steps.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     if frontier.role[row] != Role.PARAMETER or a.gaps or alignment.b.gaps:
@@ -222,10 +241,10 @@ def written_outside(frontier: Frontier, row: int) -> str:
 
 
 def _last(table: Table, row: int) -> int | None:
-    """The last record of a parameter before this row that is an update, or has other bits; or None.
+    """Return the last earlier record that is the parameter's update or has other bits, or None.
 
-    Each phase records parameters as it finds them: a value with the bits of the row's is passed
-    over. None also where a mode leaves out steps.
+    Each phase records parameters as it finds them: a `value` record with the same bits as the row
+    is passed over. None, too, where a mode records only some of the steps.
     """
     rows = np.concatenate(
         [series(table, row, kind, every_phase=True) for kind in ("value", "updated")]

@@ -6,7 +6,7 @@ __all__ = ["folded"]
 
 
 def folded(names: set[str], every: set[str]) -> list[str]:
-    """`names`, sorted, where one entry `h.1.*` stands for all that begin with `h.1.`.
+    """Return `names`, sorted, with one entry `h.1.*` for all names that begin with `h.1.`.
 
     Of a name's prefixes the shortest is taken that no name outside `names` has. A name that is
     alone under its prefix stays as it is. every: `names`, and all other names.

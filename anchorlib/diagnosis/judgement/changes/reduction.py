@@ -25,7 +25,10 @@ OWN = "leaves each rank its own"
 
 
 def reduced_otherwise(frontier: Frontier, row: int) -> list[str]:
-    """Says what each run makes of its ranks' gradients at a `grad` row; [] where both do alike."""
+    """Say what each run makes of its ranks' gradients at a `grad` row; [] if alike or unclear.
+
+    row: a gradient of A, as the optimizer reads it.
+    """
     alignment = frontier.alignment
     a = alignment.a
     if alignment.merged or not FEW <= a.figures["numel"][row] <= MOST_ELEMENTS:

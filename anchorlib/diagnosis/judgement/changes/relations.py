@@ -40,7 +40,10 @@ POWERS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def relation(frontier: Frontier, row: int) -> list[ValueClause]:
-    """The clause that says how B's record follows from A's; [] where no formula is known."""
+    """Return the clause that says how B's record follows from A's; [] where no formula is known.
+
+    row: a row of A with a partner in B. Both values must be stored and of one shape.
+    """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
     partner = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
@@ -79,7 +82,7 @@ def _clauses(a: Array, b: Array) -> Iterator[str]:
 
 
 def _moved(a: Array, b: Array) -> Iterator[str]:
-    """Yields a clause where B has A's elements, one index further or back, or in another order."""
+    """Yield a clause where B has A's elements, one index further or back, or in another order."""
     for axis, length in enumerate(a.shape):
         if length < FEW // 2:
             continue
@@ -92,7 +95,7 @@ def _moved(a: Array, b: Array) -> Iterator[str]:
 
 
 def _factors(a: Array, b: Array) -> Iterator[str]:
-    """Yields a clause where each row of B is a multiple of A's, by factors that differ by row."""
+    """Yield a clause where each row of B is a multiple of A's, by factors that differ by row."""
     if a.ndim < 2 or a[0].size < FEW:
         return
     rows_a, rows_b = a.reshape(len(a), -1), b.reshape(len(b), -1)
@@ -107,7 +110,7 @@ def _factors(a: Array, b: Array) -> Iterator[str]:
 
 
 def _replaced(a: Array, b: Array) -> Iterator[str]:
-    """Yields a clause where all elements that differ have one value in A, or one value in B."""
+    """Yield a clause where all elements that differ have one value in A, or one value in B."""
     other = a != b
     numbers_a, numbers_b = np.unique(a[other])[:2], np.unique(b[other])[:2]
     if other.sum() < 2 or other.all():

@@ -5,8 +5,8 @@
     reads other rows of embed.weight in 5 of 12 places, first 3 | 7
 
 An embedding, or an index, copies rows bit for bit. So each row of its result shows which row of the
-table was read, however the index was computed. The statement of the record
-(`anchorlib.record.Edges`) cannot show that: it has only digests of indices.
+table was read, however the index was computed. The stored edges of the record
+(`anchorlib.record.Edges`) cannot show that: they have only digests of indices.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ MOST_ELEMENTS = 1 << 22
 
 
 def rows_read(frontier: Frontier, row: int) -> list[str]:
-    """Which rows of a table the runs read where they read different ones, as a clause; else [].
+    """Return a clause on which rows of a table A and B read, where these differ; else [].
 
-    The table itself must be a recorded parent of the row that is equal in both runs.
+    row: the row of A's records that holds the result of an embedding or of indexing. The table must
+    be a recorded parent of it (a record that it was computed from) and equal in both runs.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
@@ -60,9 +61,11 @@ def rows_read(frontier: Frontier, row: int) -> list[str]:
 
 
 def _indices(table: Array, of: Table, row: int) -> Array | None:
-    """Return for each row of a record the equal row of a table; None where a row has no equal.
+    """Return, for each row of a record, the index of the equal row in `table`.
 
-    table: the rows of the embedding, or of what an index reads. of, row: the run and the record.
+    None where a row has no equal row, or values are not stored.
+    table: the embedding's weight, or the tensor that an index reads. of, row: the run's records,
+    and the row of the record among them.
     """
     if not of.kept[row]:
         return None

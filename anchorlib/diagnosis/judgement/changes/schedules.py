@@ -1,13 +1,14 @@
-"""Optimizer settings that differ between runs that rounding has set apart before.
+"""Whether an optimizer setting that differs is a cause of its own: `turning` and `parted_since`.
 
 Examples are another eps, and a schedule that lowers the learning rate early. At the step from which
-a setting differs, the runs mostly differ already, and their updates inherit that difference. But a
-difference of settings that both headers state is no rounding. So the step is an origin of its own
-where its updates are suddenly much further apart than the updates of the step before. For a setting
-that differs from the first step on, the gradients of that step take the place of those updates.
-Where only the name of the optimizer's class differs, both classes may compute the same. Then
-parameters have to part by more than their rounding as well, since in low precision an update is
-hardly more than that rounding.
+a setting differs, the runs mostly differ already by rounding, and their updates inherit that. But a
+difference of settings that both headers state is no rounding. So `turning` makes the step's first
+update an origin (a difference that no earlier difference explains) where updates are suddenly much
+further apart than those of the step before. For a setting that differs from the first step on, the
+gradients of that step take the place of those updates. Where only the name of the optimizer's class
+differs, both classes may compute the same. Then parameters have to part by more than their rounding
+as well, since in low precision an update is hardly more than that rounding. `parted_since` gives
+the first step with other settings, for values whose parameters have no records.
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ WRITTEN = ("foreach", "fused", "capturable", "differentiable")
 
 
 def turning(frontier: Frontier, measures: Measures) -> int | None:
-    """The row of the first update that an optimizer setting sets apart; None without one."""
+    """Return A's row of the first update that a differing optimizer setting sets apart, or None.
+
+    That is the first `delta` record of the first step, among those from which some setting differs,
+    whose updates are much further apart than the updates of the step before.
+    """
     differing = [*partings(frontier.alignment), *settings(frontier.alignment)]
     steps = sorted({parting.step for parting in differing if _matters(parting)})
     numbers = {parting.step for parting in differing if _matters(parting) and "." in parting.name}
@@ -51,7 +56,7 @@ def turning(frontier: Frontier, measures: Measures) -> int | None:
 
 
 def parted_since(frontier: Frontier) -> float:
-    """The first step that an optimizer makes with settings that differ; infinite without one.
+    """Return the first step from which an optimizer's settings differ in the runs; inf without one.
 
     Where a parameter has no records and everything else that a later record was computed from is
     equal, an update from that step on has made it differ. The order of an optimizer's groups does
@@ -67,12 +72,15 @@ def parted_since(frontier: Frontier) -> float:
 
 
 def _parts(setting: Any) -> Any:
-    """The values of a setting; for a setting with a value for each group, in sorted order."""
+    """Return a setting in a form to compare: a list (one value for each group) as sorted texts."""
     return sorted(map(repr, setting)) if isinstance(setting, list) else setting
 
 
 def _rounds(frontier: Frontier, measures: Measures, step: int) -> bool:
-    """Whether the parameters after a step differ by no more than their rounding, by the median."""
+    """Return whether the median difference of the parameters after a step is mere rounding.
+
+    False where no `updated` record of the step was measured.
+    """
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
     made = np.array([tensor.kind == "updated" for tensor in a.tensors] or [False], bool)
@@ -82,7 +90,12 @@ def _rounds(frontier: Frontier, measures: Measures, step: int) -> bool:
 
 
 def _turn(frontier: Frontier, measures: Measures, step: int) -> int | None:
-    """The row of a step's first update, where updates leap apart in that step; else None."""
+    """Return A's row of the first differing update of a step; None unless updates leap apart there.
+
+    They leap apart where their median error exceeds FAR, and TIMES the median error of the updates
+    of the step before (in step 0: of that step's gradients). None, too, if that step before has no
+    such pairs.
+    """
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
     updates = np.array([tensor.kind == "delta" for tensor in a.tensors] or [False], bool)
@@ -102,20 +115,23 @@ def _turn(frontier: Frontier, measures: Measures, step: int) -> int | None:
 
 
 def _at(frontier: Frontier, step: int) -> Array:
-    """The indices of the alignment's pairs in a step of A."""
+    """Return the indices of the alignment's pairs in a step of A."""
     alignment = frontier.alignment
     return np.flatnonzero(alignment.a.step[alignment.a_row] == step)
 
 
 def _matters(parting: HistoryParting) -> bool:
-    """Whether a setting that differs changes what the optimizer computes."""
+    """Return whether a setting that differs changes what the optimizer computes.
+
+    False for the settings in WRITTEN, such as `fused`, and for numbers that differ by rounding.
+    """
     if parting.name.rpartition(".")[2] in WRITTEN:
         return False
     return not _are_near(parting.a, parting.b)
 
 
 def _are_near(a: Any, b: Any) -> bool:
-    """Whether two settings are equal but for rounding; of lists, as of groups, all their values."""
+    """Return whether two settings are equal but for rounding; lists, if all their values are."""
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(map(_are_near, a, b))
     if not all(isinstance(side, int | float) for side in (a, b)):

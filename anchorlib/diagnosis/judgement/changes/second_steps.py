@@ -22,7 +22,7 @@ EVERY_PASS = {"all", "summary"}
 
 
 def stepped_again(frontier: Frontier, row: int) -> str:
-    """Which run's optimizer stepped again without a backward pass: "A", "B", or "" for neither.
+    """Return the run whose optimizer stepped again without a backward: "A", "B"; "" for neither.
 
     row: a row of A that an optimizer reads or writes; for other rows the answer is "".
     """
@@ -38,18 +38,19 @@ def stepped_again(frontier: Frontier, row: int) -> str:
 
 
 def _is_between(passes: Array, step: int) -> bool:
-    """Whether no pass belongs to this step, although earlier and later steps have passes.
+    """Return whether no pass belongs to this step, although earlier and later steps have passes.
 
-    After its last recorded pass, a run may have passes that it was not asked to record (`steps=`).
+    passes: the step of each recorded backward pass. After its last recorded pass, a run may have
+    passes that it was not asked to record (`steps=`).
     """
     return bool((passes < step).any() and (passes > step).any() and step not in passes)
 
 
 def _passes(table: Table, row: int) -> Array:
-    """The steps in which a backward pass reached a parameter of the row's optimizer.
+    """Return the steps in which a backward pass reached a parameter of the row's optimizer.
 
-    Empty where a mode leaves passes out or records were lost: a step without a record may then have
-    had a backward.
+    Empty where a mode records only some passes, or records were lost: a step without a record may
+    then have had a backward.
     """
     if table.gaps:
         return table.step[:0]

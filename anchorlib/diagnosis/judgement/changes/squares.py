@@ -37,7 +37,10 @@ MOST_ELEMENTS = 1 << 22
 
 
 def squared_targets(frontier: Frontier, row: int) -> list[str]:
-    """How the targets of a squared loss differ, as a clause; [] where they are equal or unknown."""
+    """Return a clause on how the targets of a squared loss differ; [] if equal or unknown.
+
+    row: a row of A, the loss: a value of one number.
+    """
     alignment = frontier.alignment
     a, tensor = alignment.a, alignment.a.tensors[alignment.a.tensor[row]]
     ancestry = frontier.ancestry(row)

@@ -1,4 +1,4 @@
-"""Where both runs state that a formula differs, although rounding began before it.
+"""Where both runs state that a formula differs, although they differed by rounding before.
 
 A record whose inputs differ already mostly inherits their difference. But where its module has
 other settings, or its operation another number, and its error is much larger than the errors of its
@@ -24,7 +24,10 @@ MOST = 512
 
 
 def stated(frontier: Frontier, measures: Measures, changes: Changes) -> int | None:
-    """The row of the first value with another formula in the first step that differs, or None."""
+    """Return A's row of the first value whose formula differs, in the first step that differs.
+
+    None without one. Only values whose difference earlier differences explain are examined.
+    """
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
     if not len(rows):

@@ -29,6 +29,7 @@ def passes_apart(frontier: Frontier, row: int) -> str:
     "" where it cannot be told. It is told only where the run with fewer passes recorded the same
     gradient in some passes of the step, and nothing at all in the passes that it lacks: where it
     has other records of those passes, the graph is cut or less was recorded.
+    row: a row of A; "" unless an optimizer makes or reads it.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
@@ -55,9 +56,13 @@ def passes_apart(frontier: Frontier, row: int) -> str:
 
 
 def other_passes(frontier: Frontier, row: int) -> str:
-    """Says how many backward passes the step of a model's input has, where the runs differ; or "".
+    """Say how many backward passes the step of a model's input has, where the runs differ; or "".
+
+    "" too where either run has none there, or the numbers differ in the step before as well (where
+    that was not recorded: in the step after).
 
     Where one run leaves a pass out, passes of one number are given different data from there on.
+    row: a row of A.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
@@ -73,7 +78,7 @@ def other_passes(frontier: Frontier, row: int) -> str:
 
 
 def _in_steps(table: Table, row: int) -> dict[int, int]:
-    """Step → in how many of its passes gradients came back, on a row's rank and in its phase."""
+    """Return, for each step, how many of its passes have gradients, on a row's rank and phase."""
     rank = table.tensors[table.tensor[row]].rank
     gradients = [t.kind in ("grad", "pass_grad") and t.rank == rank for t in table.tensors]
     which = np.array(gradients, bool)[table.tensor] & (table.phase == table.phase[row])
@@ -85,7 +90,7 @@ def _in_steps(table: Table, row: int) -> dict[int, int]:
 def _alike_elsewhere(places: list[tuple[Table, int, dict[int, int]]]) -> bool:
     """Return whether both runs have as many passes in the step before a row's, else after it.
 
-    Where they have not, their work is split otherwise.
+    Where they have not, their work is split otherwise. False where both steps are unknown.
     places: for both runs the table, the row, and the number of passes of each step.
     """
     for away in (-1, 1):
@@ -96,9 +101,9 @@ def _alike_elsewhere(places: list[tuple[Table, int, dict[int, int]]]) -> bool:
 
 
 def _passes(table: Table, row: int, name: str, kind: str) -> list[int]:
-    """The passes of the row's step in which a tensor's gradient came back, before the row.
+    """Return the passes of the row's step in which a tensor's gradient came back, before the row.
 
-    Empty where a mode leaves passes out.
+    Ascending; empty where a mode records only some passes. name, kind: the gradient's.
     """
     made = series(table, row, kind, name)
     made = made[(table.step[made] == table.step[row]) & (table.order[made] < table.order[row])]
@@ -108,7 +113,7 @@ def _passes(table: Table, row: int, name: str, kind: str) -> list[int]:
 
 
 def _seen(table: Table, row: int) -> set[int]:
-    """The passes of the row's step of which the run has any record before the row."""
+    """Return the passes of the row's step of which the run has any record before the row."""
     rank = table.tensors[table.tensor[row]].rank
     of_rank = np.array([tensor.rank == rank for tensor in table.tensors], bool)
     which = of_rank[table.tensor] & (table.order < table.order[row])

@@ -43,7 +43,10 @@ class _Target(NamedTuple):
 
 
 def targets(frontier: Frontier, row: int) -> list[str]:
-    """How the targets of the two runs differ, a clause each; [] where they are equal or unknown."""
+    """Return clauses on how the targets of a loss differ in the runs; [] if equal or unknown.
+
+    row: a row of A: the gradient of a loss's input, or the loss itself, a value of one number.
+    """
     alignment = frontier.alignment
     a, tensor = alignment.a, alignment.a.tensors[alignment.a.tensor[row]]
     clauses: dict[str, None] = {}
@@ -61,7 +64,10 @@ def targets(frontier: Frontier, row: int) -> list[str]:
 
 
 def gradient_of(frontier: Frontier, row: int, link: Link) -> int | None:
-    """The row of the gradient of a loss's parent, where both runs have it; else None."""
+    """Return A's row of the gradient of a loss's input, where both runs have it; else None.
+
+    row: the row of the loss. link: the input, a parent of the loss.
+    """
     if link.kind != "value" or link.steps_back:
         return None
     a = frontier.alignment.a
@@ -93,7 +99,7 @@ def _of_logits(frontier: Frontier, gradient: int, name: str) -> Iterator[str]:
 
 
 def _different(target_a: _Target, target_b: _Target, classes: int) -> Iterator[str]:
-    """How two targets differ, a clause each. classes: how many columns the logits have."""
+    """Yield how two targets differ, a clause each. classes: how many columns the logits have."""
     if target_a.labels is None or target_b.labels is None:
         if abs(target_a.level - target_b.level) > CLEAR:
             level_a, level_b = (_rounded(target.level) for target in (target_a, target_b))
@@ -146,7 +152,7 @@ def _target(table: Table, logits: int, gradient: int) -> _Target | None:
 
 
 def _softmax(x: Array, g: Array) -> _Target | None:
-    """The target of a cross entropy; None where no line explains the gradient.
+    """Return the target of a cross entropy; None where no line explains the gradient.
 
     A row without a gradient was ignored; or the model is certain of its label, so that the label is
     UNKNOWN.
@@ -173,7 +179,7 @@ def _softmax(x: Array, g: Array) -> _Target | None:
 
 
 def _farthest(g: Array, p: Array, others: Array) -> Array | None:
-    """For each row the column of the element farthest from the line; None without a line.
+    """Return, for each row, the column of the element farthest from the line; None without a line.
 
     others: the elements through which the line is laid: all but those of the labels.
 

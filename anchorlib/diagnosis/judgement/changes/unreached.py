@@ -22,10 +22,11 @@ Site = tuple[str, int, int]
 
 
 def unreached(frontier: Frontier, row: int) -> list[str]:
-    """For a gradient, names the value of its step that only one run's backward reached; else [].
+    """Return a clause on a value of a row's step that only one run's backward reached; else [].
 
-    Of several such values, the one nearest to the loss is named, which backward reaches first.
-    Nothing is said where each run has values that the other's backward did not reach.
+    Of several such values, the one nearest to the loss is named, which backward reaches first. Only
+    values that both runs recorded count, on the row's rank. [] too where each run has values that
+    the other's backward did not reach. row: a row of A, as a gradient.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
@@ -70,9 +71,10 @@ def _with_graphs(table: Table, rank: int, names: dict[str, str]) -> set[str]:
 def _sites(
     table: Table, rows: Array, kind: str, rank: int, names: dict[str, str]
 ) -> dict[Site, int]:
-    """Of `rows`, those of one kind and rank: (name, pass, call) → the record's order.
+    """Return the order of each record of one kind and rank among `rows`, by (name, pass, call).
 
-    names: what A calls the tensors that B has renamed; empty for A itself.
+    rows: row numbers of the table. names: what A calls the tensors that B has renamed; empty for A
+    itself.
     """
     orders = {}
     for row in rows.tolist():

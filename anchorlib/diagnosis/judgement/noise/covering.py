@@ -1,4 +1,4 @@
-"""Whether noise runs excuse a difference: they are as far apart in that record.
+"""Whether noise runs excuse a difference of A and B: they are about as far apart in that record.
 
 A difference must not be called a fault where runs that differ by rounding alone are as far apart.
 """
@@ -44,13 +44,14 @@ class Covering:
     noise: Envelope | None
 
     def excuses(self, row: int, pair: int, error_of_operation: Severity) -> bool:
-        """Whether the noise runs explain the difference of a row.
+        """Return whether the noise runs explain the difference of a pair of records.
 
         Where the noise is small, the noise runs explain the difference if they are as far apart.
         Where the tensor is nothing but noise, the difference must look like noise as well: B must
         not be A times a factor.
 
-        error_of_operation: how large rounding may make the error of the row's operation.
+        row: A's row. pair: its index in the alignment. error_of_operation: how large rounding may
+        make the error of the row's operation.
         """
         if self.noise is None or not self.covers(pair):
             return False
@@ -77,11 +78,12 @@ class Covering:
         return bool(own >= HALF or own >= NOISY * max(usual, 0.5 * eps))
 
     def _excused(self, row: int, own: float, error_of_operation: Severity) -> float:
-        """The relative error that noise excuses in a record whose inputs are equal.
+        """Return the relative error that noise excuses in a record whose inputs are equal.
 
         own: the record's relative noise. The noise of its inputs is no excuse, since the inputs are
         equal in A and B. But the ratio of the record's noise to the inputs' noise shows how much
         the operation magnifies, and it magnifies its own rounding as much.
+        row: A's row of the record.
         """
         assert self.noise is not None
         moved = self.noise.largest(self.frontier.parents(row, saved=True))
@@ -95,7 +97,10 @@ class Covering:
         return COVERED * own * finer
 
     def covers(self, pair: int) -> bool:
-        """Whether the noise runs are about as far apart in this record as A and B are."""
+        """Return whether A and B are at most COVERED times as far apart as noise runs in a pair.
+
+        pair: an index into the alignment.
+        """
         if self.noise is None:
             return False
         at = int(np.searchsorted(self.measures.pair, pair))

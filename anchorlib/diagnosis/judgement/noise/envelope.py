@@ -66,7 +66,10 @@ class Envelope:
     pairs: tuple[Alignment, ...] = ()
 
     def largest(self, rows: Sequence[int]) -> float:
-        """The largest noise of some rows of A; 0 if unknown. The values of the rows are read."""
+        """Return the largest relative error that noise runs have in some rows of A; 0 if unknown.
+
+        The values of the rows are read. Rows need not be among the measured pairs.
+        """
         own = np.array(rows, np.int64)
         noise_of_runs = [_of_run(pairs, own, None)[0] for pairs in self.pairs] if len(own) else []
         every = np.concatenate(noise_of_runs) if noise_of_runs else np.zeros(1)
@@ -74,7 +77,7 @@ class Envelope:
 
     @property
     def saturated(self) -> Array:
-        """Whether the noise of a pair is too large to judge by."""
+        """A mask of the pairs whose noise, SATURATED or more, is too large to judge by."""
         saturated: Array = self.relative >= SATURATED
         return saturated
 
@@ -87,7 +90,10 @@ def envelope(
     progress: Progress | None = None,
     over: Over = map,
 ) -> Envelope:
-    """The noise of the measured pairs; reads only the records of noise runs that differ from A."""
+    """Return the noise of the measured pairs; only records of noise runs that differ are read.
+
+    runs: the tables of the noise runs.
+    """
     a = alignment.a
     rows = alignment.a_row[measures.pair]
     relative = np.full(len(rows), np.nan)
@@ -125,7 +131,7 @@ def _size(runs: Sequence[Table]) -> float | None:
 
 
 def perturbation(header: Mapping[str, Any]) -> float | None:
-    """The relative change of a noise run's parameters; None where its header does not state it.
+    """Return the relative change of a noise run's parameters; None if the header has none.
 
     The header's entry `perturbed` is SEED[:EPS], where EPS is a number or the name of a dtype.
     """
@@ -191,7 +197,11 @@ def _of_parameters(a: Table, rows: Array) -> Array:
 
 
 def _random(pairs: Alignment) -> set[tuple[str, str]]:
-    """(name, kind) of computed tensors that differ in two runs although their inputs are equal."""
+    """Return (name, kind) of tensors that differ in two runs although their inputs are equal.
+
+    pairs: the alignment of the two runs. Only computed records, and records that optimizers make or
+    read, count; and of these only records of which all parents are known.
+    """
     front = frontier(pairs)
     rows = front.origins
     rows = rows[np.isin(front.role[rows], (Role.COMPUTED, Role.OPTIMIZER)) & ~front.lacking[rows]]
@@ -200,7 +210,10 @@ def _random(pairs: Alignment) -> set[tuple[str, str]]:
 
 
 def _horizon(step: Array, relative: Array, numel: Array) -> int | None:
-    """The first step in which the median noise of large tensors is saturated; None without one."""
+    """Return the first step in which the median noise of large tensors is SATURATED, or None.
+
+    step, relative, numel: an entry for each pair: its step, relative noise and number of elements.
+    """
     large = (numel >= ELEMENTS) & np.isfinite(relative)
     for number, values in _by(step[large], relative[large]):
         if np.median(values) >= SATURATED:
@@ -218,7 +231,10 @@ def _by(keys: Array, values: Array) -> Iterable[tuple[Any, Array]]:
 
 
 def scores(measures: Measures, noise: Envelope) -> Array:
-    """The score of each pair; nan where its noise is unknown or too large to judge by."""
+    """Return the score of each pair: its error over that of the noise runs, at least the floor.
+
+    nan where the noise of the pair is unknown or too large to judge by.
+    """
     with np.errstate(all="ignore"):
         error = measures["error_eps"] * measures["eps"]
         ratios: Array = error / np.fmax(noise.relative, noise.floor)

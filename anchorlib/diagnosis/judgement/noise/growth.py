@@ -42,7 +42,7 @@ def kinds_of(alignment: Alignment, rows: Array) -> tuple[list[str], Array]:
 
 
 def growth(alignment: Alignment, measures: Measures, scores: Array | None) -> list[Growth]:
-    """One `Growth` for each step and kind at which records were matched, ascending."""
+    """Return one `Growth` for each step and kind at which records were matched, ascending."""
     if not len(alignment):
         return []
     kinds, kind = kinds_of(alignment, alignment.a_row)
@@ -71,7 +71,10 @@ def growth(alignment: Alignment, measures: Measures, scores: Array | None) -> li
 
 
 def medians(groups: Array, values: Array, count: int) -> Array:
-    """The median of each group's values, without nan; nan for a group that has no other value."""
+    """Return the median of each group's values, without nan; nan for a group without a number.
+
+    groups: the group of each value, from 0. count: how many groups there are.
+    """
     known = ~np.isnan(values)
     groups, values = groups[known], values[known]
     order = np.lexsort((values, groups))

@@ -1,4 +1,4 @@
-"""Where a run leaves the noise: the first record that differs more than noise runs ever do.
+"""Where B leaves the noise: the first record in which it is farther from A than noise runs get.
 
 The largest score comes late and far from the cause; the first large score comes close to the cause.
 In 71 of 75 pairs of trainings with a known fault, the first record with a large score was the
@@ -36,7 +36,11 @@ class Leaving:
 
 
 def leaves_noise(alignment: Alignment, measures: Measures, scores: Array) -> Leaving | None:
-    """The first record in A's order of execution with a large score; None without such a record."""
+    """Return the first record, in A's order of execution, whose score exceeds LEAVING; or None.
+
+    Tensors with fewer than ELEMENTS elements are left out. scores: of each measured pair, its error
+    over that of the noise runs.
+    """
     at = first_to_leave(alignment, measures, scores)
     if at is None:
         return None
@@ -48,7 +52,7 @@ def leaves_noise(alignment: Alignment, measures: Measures, scores: Array) -> Lea
 
 
 def first_to_leave(alignment: Alignment, measures: Measures, scores: Array) -> int | None:
-    """The index into `measures` of the first record with a large score; None without one.
+    """Return the index into `measures` of the first record whose score exceeds LEAVING, or None.
 
     Records with too few elements to be judged alone are left out.
     """

@@ -72,7 +72,7 @@ class Turn:
     size: float
 
     def line(self) -> str:
-        """The sentence about this turn, for people."""
+        """Return a sentence for people: where elements turned, how many, and what follows."""
         where = f"{self.place.name} at step {self.place.step}, pass {self.place.pass_index}"
         return (
             f"{self.elements:,} of the {self.numel:,} elements of {where} lie where an operation "
@@ -84,9 +84,10 @@ class Turn:
 def turns(
     frontier: Frontier, measures: Measures, noise: Envelope | None
 ) -> tuple[Array | None, list[Turn]]:
-    """The score of each measured pair without the effect of turns, and the turns in their order.
+    """Return the score of each measured pair without the effect of turns, and a list of the turns.
 
-    (None, []) without noise runs.
+    A turn is a gradient in which rounding made an operation (as ReLU) decide otherwise in B. A
+    score is a pair's error over that of the noise runs. (None, []) without noise runs.
     """
     if noise is None:
         return None, []
@@ -111,7 +112,7 @@ def turns(
 def _turned(
     frontier: Frontier, measures: Measures, noise: Envelope, at: int
 ) -> tuple[int, float] | None:
-    """How many elements of a measured pair turned, and the score of all other elements together.
+    """Return how many elements of a pair turned, and the score of all its other elements together.
 
     at: the pair's index into `measures`. None without a turn, where other elements leave the noise
     too, or where the error is too large to judge the records that follow.
@@ -134,9 +135,10 @@ def _turned(
 
 
 def _decided(frontier: Frontier, row: int) -> list[str]:
-    """The names of the gradients that an operation that decides passed on to a gradient; or [].
+    """Return the names of the gradients from which an operation that decides made a gradient.
 
-    [] for a row that is no gradient, or that no such operation (as ReLU's backward) made.
+    Operations that decide are such as ReLU, clamp and max pool. [] for a row that is no gradient,
+    or that no such operation's backward made. row: a row of A.
     """
     a = frontier.alignment.a
     if a.tensors[a.tensor[row]].kind != "grad":
@@ -152,7 +154,10 @@ def _decides(op: str) -> bool:
 
 
 def _limits(frontier: Frontier, row: int) -> set[float]:
-    """The values at which the operations between a row and the gradients before it decide."""
+    """Return the values at which the operations of a gradient's backward decide: 0, and limits.
+
+    row: the gradient in A. The empty set where no such operation made it.
+    """
     a = frontier.alignment.a
     names, limits = set(_decided(frontier, row)), set()
     for edges in a.edges.get(a.tensors[a.tensor[row]].rank, ()) if names else ():
@@ -171,7 +176,11 @@ def _swapped(
     own: tuple[Array, Array],
     beside: list[tuple[str, Array, Array]],
 ) -> Array:
-    """For each element, whether it changed places as the largest: it has another's gradient."""
+    """Return a boolean mask of the elements that changed places with another as the largest one.
+
+    Of such two elements, one loses the gradient that the other gets. row: the gradient in A. own:
+    its values in A and B. beside: kind and both runs' values of each parent.
+    """
     swapped = np.zeros(len(own[0]), bool)
     links = frontier.ancestry(row).parents
     if not any(LARGEST.match(op) for link in links if not link.saved for op in link.ops):
@@ -192,7 +201,10 @@ def _swapped(
 
 
 def _crossed(beside: list[tuple[str, Array, Array]], off: Array, limits: set[float]) -> Array:
-    """Which elements a decision near a limit sets apart by no more than the gradient passed on.
+    """Return a boolean mask of the elements whose difference a decision near a limit accounts for.
+
+    Their forward values lie on two sides of a limit, near it, and their gradients differ by no more
+    than TWICE the gradient that came in.
 
     beside: the kind and the values of each parent of the gradient. off: how far the gradients of
     the two runs are apart, for each element.
@@ -213,7 +225,10 @@ def _crossed(beside: list[tuple[str, Array, Array]], off: Array, limits: set[flo
 
 
 def _beside(frontier: Frontier, row: int) -> list[tuple[str, Array, Array]]:
-    """Return (kind, A's values, B's values) of each parent of a row whose values both runs have."""
+    """Return (kind, A's values, B's values) of each parent of a row whose values both runs have.
+
+    row: a row of A. Saved tensors count as parents.
+    """
     a = frontier.alignment.a
     parents = [(parent, _values(frontier, parent)) for parent in frontier.parents(row, saved=True)]
     kinds = [(a.tensors[a.tensor[parent]].kind, both) for parent, both in parents]
@@ -221,7 +236,7 @@ def _beside(frontier: Frontier, row: int) -> list[tuple[str, Array, Array]]:
 
 
 def _values(frontier: Frontier, row: int) -> tuple[Array, Array] | None:
-    """The values of a row of A and of its partner; None where one of the two is not known."""
+    """Return the values of a row of A and of its partner; None where either is not known."""
     alignment = frontier.alignment
     pair = int(np.searchsorted(alignment.a_row, row))
     if alignment.a_row[pair : pair + 1].tolist() != [row]:
@@ -231,9 +246,10 @@ def _values(frontier: Frontier, row: int) -> tuple[Array, Array] | None:
 
 
 def _following(frontier: Frontier, measures: Measures, row: int) -> Array:
-    """The indices into `measures` of what follows from a turn: its descendants, all later steps.
+    """Return the indices into `measures` of what follows from a turn.
 
-    row: the gradient that turned.
+    These are the records computed from it in its own step, and all records of later steps.
+    row: A's row of the gradient in which elements turned.
     Other gradients that this decision passed on, as those of a residual sum, are reached too.
     """
     a = frontier.alignment.a

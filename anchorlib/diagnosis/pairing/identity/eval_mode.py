@@ -133,10 +133,7 @@ def _in_turn(
 
 
 def _packed(where: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
-    """Return one number for each row of A, and of B.
-
-    Equal where all columns of two rows are equal.
-    """
+    """Return one number for each row of A, and of B; equal where all columns of two rows are."""
     places = packed([np.concatenate(both) for both in zip(*where, strict=True)])
     count = len(where[0][0])
     return places[:count], places[count:]
@@ -148,10 +145,11 @@ def _moved(
     trains: tuple[Array, Array],
     evals: tuple[Array, Array],
 ) -> list[Array]:
-    """Return whether each row of A, and of B, ran in eval mode but in training in the other run.
+    """Return masks of the rows of A, and of B, made in eval mode that the other made in training.
 
-    places: a number for each row, equal for rows that may be paired. trains, evals: whether each
-        row was made in training, or in eval mode.
+    Rows count only in steps in which their own run trains too.
+    places: a number for each row, equal for rows that may be paired. trains, evals: boolean masks:
+        whether each row was made in training, or in eval mode.
     """
     moved = []
     for run, other in ((0, 1), (1, 0)):
@@ -165,8 +163,10 @@ def _moved(
 def _pass_of_training(table: Table, trains: Array, evals: Array) -> Array:
     """Return the pass of each row; for a row in eval mode, the pass of training it was recorded in.
 
-    That is the pass of the next training record in the step, such as the loss that is computed from
-    the row's tensor.
+    That is the pass of the next `value` or `pass_grad` record in training of the row's rank and
+    step, such as the loss computed from the row's tensor. Where none follows, it is the last such
+    record before the row; where rank and step have none at all, the row keeps its own pass.
+    trains, evals: boolean masks: whether each row was made in training, or in eval mode.
     """
     passes = table.pass_index.copy()
     rank = np.array([tensor.rank for tensor in table.tensors] or [0])[table.tensor]
@@ -186,7 +186,10 @@ def _pass_of_training(table: Table, trains: Array, evals: Array) -> Array:
 
 
 def _trains(table: Table, in_training: Array) -> Array:
-    """Return whether each row is in a training step: one with gradients or training records."""
+    """Return a mask of the rows in training steps: steps with training values or other kinds.
+
+    in_training: a boolean mask of the rows whose phase is training.
+    """
     values = np.array([tensor.kind == "value" for tensor in table.tensors], bool)[table.tensor]
     in_training_step: Array = np.isin(table.step, table.step[in_training | ~values])
     return in_training_step

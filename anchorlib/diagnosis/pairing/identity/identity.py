@@ -69,7 +69,7 @@ def series_codes(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Ar
 
 
 def mode_class(mode: str) -> str:
-    """Return the mode's text; "" for the modes whose records are the tensor itself.
+    """Return the text of a mode; "" for All, Summary and others that record the tensor itself.
 
     Records of two modes are paired only where this text is equal.
     """
@@ -77,7 +77,7 @@ def mode_class(mode: str) -> str:
 
 
 def shared_codes(a: Any, b: Any) -> tuple[Array, Array]:
-    """Return numbers for the values of two lists; exactly equal values have equal numbers."""
+    """Return a number for each value of two lists; equal values, and no others, share a number."""
     known: dict[Hashable, int] = {}
     codes_a, codes_b = (
         [known.setdefault(value, len(known)) for value in values] for values in (a, b)
@@ -86,7 +86,10 @@ def shared_codes(a: Any, b: Any) -> tuple[Array, Array]:
 
 
 def same_bits(a: Table, b: Table, a_row: Array, b_row: Array) -> Array:
-    """Return whether dtype, shape and digest of each of these pairs of rows are equal."""
+    """Return a mask of the pairs of rows whose dtype, shape and digest are equal.
+
+    a_row, b_row: the rows of each pair in A and in B.
+    """
     dtype_a, dtype_b = shared_codes(a.dtypes, b.dtypes)
     shape_a, shape_b = shared_codes(a.shapes, b.shapes)
     equal: Array = (a.digest[a_row] == b.digest[b_row]).all(axis=1)

@@ -14,10 +14,7 @@ LIMIT = 1 << 62
 
 
 def packed(columns: Sequence[Array]) -> Array:
-    """Return one int64 for each row.
-
-    Two rows have equal numbers where all their columns are equal.
-    """
+    """Return one int64 for each row; two rows have equal numbers where all their columns agree."""
     keys = np.zeros(len(columns[0]), np.int64)
     if not len(keys):
         return keys
@@ -39,7 +36,7 @@ def packed(columns: Sequence[Array]) -> Array:
 
 
 def joined(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return the indices of shared keys in `a`, ascending, and in `b`.
+    """Return the indices in `a`, ascending, and in `b`, of the keys that both arrays have.
 
     Keys are unique within each of the two arrays.
     """

@@ -117,7 +117,7 @@ class _KnownOrders:
         self._tries: Counter[Pass] = Counter()
 
     def move(self, a: Table, row_a: int, b: Table, row_b: int) -> Move | None:
-        """The move that brings B's record clearly nearer to A's; None where none does.
+        """Return how to reorder B's record to bring it clearly nearer to A's; None if nothing does.
 
         Raises StoreError where a record cannot be read.
         """

@@ -30,7 +30,7 @@ def drifted(
 ) -> Iterator[tuple[Pass, Order]]:
     """Yield the orders of further passes, read from the values that gave the order of another pass.
 
-    telling: the tensor and the call (`call_of`) of each of these values. known: the orders of
+    telling: (index in A's `tensors`, call) of each of these values. known: the orders of
         passes that were found already.
     """
     a = alignment.a

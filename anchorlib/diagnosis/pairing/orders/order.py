@@ -68,7 +68,7 @@ def pass_of(table: Table, row: int) -> Pass:
 
 
 def call_of(table: Table, row: int) -> tuple[int, int]:
-    """Return the tensor code and the call of a row, by which its value is found in other passes."""
+    """Return a row's index in `Table.tensors` and its call: the key of its value in every pass."""
     return int(table.tensor[row]), int(table.call[row])
 
 

@@ -38,8 +38,9 @@ _DROPPING = re.compile(r"Dropout\w*\((?!p=0(\.0)?[,)])|DropoutBackward|dropout(_
 def orders(alignment: Alignment) -> Orders:
     """Return the order of each pass whose samples B has in another order; {} for runs with dropout.
 
-    Dropout masks are drawn by place, so a sample at another place has another mask, and no order
-    makes the runs equal.
+    {} too where none of the first TRIED passes that may have another order has one. Dropout masks
+    are drawn by place, so a sample at another place has another mask, and no order makes the runs
+    equal.
     """
     orders_of_passes: dict[Pass, Order] = {}
     telling: set[tuple[int, int]] = set()
@@ -177,7 +178,7 @@ def _places(rows_a: list[bytes], rows_b: list[bytes]) -> Order | None:
 
 
 def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
-    """Return whether an operation of the model made this order, not the batch itself.
+    """Return whether an operation of the model made the order of a pair's samples, not the batch.
 
     Then the value of a parent, of this pass and with an axis of `count` samples, has equal bits in
     both runs.

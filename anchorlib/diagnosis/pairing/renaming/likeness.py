@@ -1,4 +1,9 @@
-"""Names matched by their records: by equal bits, and at last, as a guess, by like norms."""
+"""Names matched by their records: by equal bits, and at last, as a guess, by like norms.
+
+Only records of A's first step count, and those of the corresponding step of B (where B lacks that
+step, of its next one). A place is a record's rank, kind, phase, pass, call, dtype and shape: only
+records at equal places are compared.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +25,13 @@ LIKE = 0.02  # of the larger norm: by how much the norms of like records may dif
 
 
 class _Record(NamedTuple):
-    """One record of an unmatched name at a run's first step.
+    """One record of an unmatched name at the first step of the comparison.
 
     place: the rank, kind, phase, pass, call, dtype and shape.
     digest: the two halves of the digest. l2: the norm.
-    telling: whether the values can distinguish the tensor from other tensors.
+    telling: whether the values can distinguish the tensor from other tensors: they do not if all
+        are equal, except for a single number other than 0, 1 or -1. Records of an optimizer's step
+        (updates and `opt.*`) need at least MANY elements.
     """
 
     name: str
@@ -35,7 +42,9 @@ class _Record(NamedTuple):
 
 
 def match_bits(naming: Naming, a: Table, b: Table, offset: int) -> None:
-    """Match unmatched names that have records with equal bits at equal places of the first step.
+    """Match unmatched names that have a record with equal bits at an equal place of the first step.
+
+    A place is a record's rank, kind, phase, pass, call, dtype and shape; later steps do not count.
 
     Bits identify a name only if no other unmatched name has them at that place, and if they are
     neither one repeated number nor a single 0, 1 or -1.
@@ -53,8 +62,9 @@ def match_bits(naming: Naming, a: Table, b: Table, offset: int) -> None:
 def match_figures(naming: Naming, a: Table, b: Table, offset: int) -> None:
     """Guess matches of unmatched names of equal kinds and shapes whose norms differ by at most 2 %.
 
-    The norms are those of the first step. Two names are matched only where neither name has such
-    norms in common with a third.
+    Only records of the first step count. Their norms must be alike at all places (rank, phase,
+    pass, call, …) that both names have. Two names are matched only where neither has norms like
+    those of a third name.
     offset: what to add to A's steps to get B's.
     """
     sides = []
@@ -102,7 +112,7 @@ def _first_records(
 ) -> tuple[Iterator[_Record], Iterator[_Record]]:
     """Return the records of unmatched names at A's first step, and at the corresponding step of B.
 
-    Where B lacks that step, the next of its steps is taken.
+    Where B lacks that step, its next step is taken; where there is none, step 0.
     """
     first_a = int(a.step.min()) if len(a) else 0
     steps_b = np.unique(b.step)

@@ -119,7 +119,7 @@ def _shape(kinds: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def kinds_of(shapes: Shapes, name: str) -> Hashable:
-    """Return the kinds that were recorded of a name, with their shapes, as a key."""
+    """Return the kinds that were recorded of a name, with their shapes, as a hashable key."""
     return tuple(sorted(shapes[name].items()))
 
 
@@ -129,10 +129,11 @@ def colours(
     known: Mapping[str, str],
     depth: int,
 ) -> list[dict[str, Hashable]]:
-    """Return the colours of all names: without neighbours, then with those up to 1, 2, … away.
+    """Return the colour of each name: without neighbours, then with those up to 1, 2, … away.
 
-    The list has `depth` + 1 entries. Two names have equal colours where they and their neighbours,
-    up to that distance, look alike. This is colour refinement (Weisfeiler-Leman).
+    A colour is a key that describes a name. The list has `depth` + 1 entries. Two names have equal
+    colours where they and their neighbours, up to that distance, look alike. This is colour
+    refinement (Weisfeiler-Leman).
     first: the colour of a name without its neighbours.
     known: matched names -> B's names, which are their colours at every depth.
     """
@@ -154,9 +155,9 @@ def colours(
 
 
 def _around(node: NameNode, colour_of: Mapping[str, Hashable]) -> Hashable:
-    """Return a key of the neighbours' colours, without their numbers.
+    """Return a key of the colours (descriptions) of a node's neighbours, whatever their order.
 
-    Another program may order operands differently, so that numbers do not count.
+    The positions of operands do not count, since another program may order operands differently.
     """
     near = {(neighbour.kinship, neighbour.name) for neighbour in node.neighbours}
     return tuple(sorted((kinship, hash(colour_of[name])) for kinship, name in near))

@@ -67,7 +67,10 @@ class Naming:
             self.renamed.append(Renaming(a, b, how))
 
     def match_all(self, pairs: Iterable[tuple[str, str]], how: str) -> None:
-        """Match each pair whose two names are in no other pair."""
+        """Match each pair of names (A's, B's) of which neither is in another of these pairs.
+
+        how: how the matches were found, one of the words of `Renaming.how`.
+        """
         pairs = list(dict.fromkeys(pairs))
         of_a = Counter(a for a, _ in pairs)
         of_b = Counter(b for _, b in pairs)

@@ -23,7 +23,8 @@ BEGINNINGS = 200  # searches for names to spread from; each looks at all names
 def match_positions(naming: Naming, a: Table, b: Table) -> None:
     """Match unmatched names that stand at equal places of the two runs' graphs of operations.
 
-    A name without edges has no place there: it is matched only as the member of a matched module.
+    A name without edges has no place in a graph: it is matched only where it belongs to a matched
+    module and ends in the same word as a name of B.
     """
     if not naming.left_a or not naming.left_b:
         return
@@ -49,8 +50,8 @@ def _match(spreading: Spreading) -> None:
 def _same_tensors(naming: Naming, a: NameGraph, b: NameGraph) -> None:
     """Match the unmatched second names of matched tensors, in order.
 
-    A tensor has a second name where, for example, a container's output is its last member's. It
-    must have equally many of them in both runs.
+    A tensor has a second name where, for example, a container's output is its last member's. Only
+    tensors with equally many unmatched second names in both runs are handled.
     """
     taken = set(naming.to_b.values())
     own = _free(a, naming.to_b)
@@ -64,7 +65,7 @@ def _same_tensors(naming: Naming, a: NameGraph, b: NameGraph) -> None:
 
 
 def _free(graph: NameGraph, taken: Mapping[str, str] | set[str]) -> dict[str, list[str]]:
-    """Return the second names of tensors that are not in `taken`, by the tensors' first names."""
+    """Return the second names (aliases) of tensors that are not in `taken`: first name -> these."""
     second_names: dict[str, list[str]] = {}
     for name, whole in graph.again.items():
         if name not in taken:
@@ -73,7 +74,10 @@ def _free(graph: NameGraph, taken: Mapping[str, str] | set[str]) -> dict[str, li
 
 
 def _members(naming: Naming) -> None:
-    """Match members with equal names of matched modules: buffers, which autograd does not know."""
+    """Match unmatched names whose last parts are equal and whose modules are matched.
+
+    These are mostly buffers, which autograd does not know. Kinds and shapes must be alike.
+    """
     free = set(naming.left_b)
     for name_a in naming.left_a:
         whole, _, own = name_a.rpartition(".")

@@ -103,7 +103,11 @@ class Spreading:
                     )
 
     def _fit(self, name_a: str, name_b: str) -> bool:
-        """Return whether two names may be names of one tensor, by the criterion of `strict`."""
+        """Return whether two names may be names of one tensor.
+
+        They may if they have alike kinds and shapes, and both or neither are parameters; if
+        `strict`, also only if parameters' shapes and operations fit.
+        """
         node_a, node_b = self.a.nodes[name_a], self.b.nodes[name_b]
         if node_a.parameter != node_b.parameter or not self.naming.alike(name_a, name_b):
             return False
@@ -117,7 +121,7 @@ class Spreading:
         """Return the votes that a candidate begins with, before those of matched neighbours.
 
         One for each distance at which neighbours look alike, and less than one in all for common
-        operations, equal last segments and equal names.
+        operations, equal last parts of the names and equal names.
         """
         ops_a, ops_b = Counter(self.a.nodes[name_a].ops), Counter(self.b.nodes[name_b].ops)
         share = (ops_a & ops_b).total() / max((ops_a | ops_b).total(), 1)

@@ -29,9 +29,10 @@ Key = tuple[Hashable, ...]
 
 
 class RowGroup(NamedTuple):
-    """Rows of the finer run that make up one record of the other run.
+    """Rows of the finer run (with more passes or ranks) that make up one record of the other run.
 
     partner: the other run's row of that record, -1 where it has none.
+    rows: rows of the finer run's table.
     combined: how rows become one record; "first" takes the first row for all.
     axis: the axis along which parts are concatenated.
     gradient: whether the rows are gradients that carry the scale of their own part's loss.
@@ -48,7 +49,7 @@ class RowGroup(NamedTuple):
 
 @dataclass(slots=True)
 class RowGroups:
-    """All groups of the finer run's rows, in the order of their first rows.
+    """All groups of rows of the finer run (with more passes or ranks), ordered by their first rows.
 
     replicas: pairs of rows of ranks that should hold equal values and do not.
     parts: how many groups have shapes that add up to the other run's along one axis.
@@ -81,7 +82,8 @@ def grouped(
 ) -> RowGroups:
     """Return the finer run's rows in groups, each of which makes up one record of the other run.
 
-    names: the finer run's names -> the other run's.
+    fine: the run with more passes or ranks. coarse: the other run. names: the finer run's names ->
+    the other run's.
     offset: what to add to the finer run's steps to get the other run's.
     factors: those by which the sum of a scalar's parts may be multiplied.
     """
@@ -136,7 +138,7 @@ def _keys(table: Table) -> Iterator[Any]:
 
 
 def parameters_of(table: Table) -> set[str]:
-    """Return the names of a run's parameters, known by the kinds of their records, or by edges."""
+    """Return the names of a run's parameters, known by kinds of records and by stored edges."""
     names = {
         tensor.name
         for tensor in table.tensors
@@ -192,7 +194,10 @@ class _Grouping:
         self.groups.listed.append(group)
 
     def _whole(self, group: RowGroup) -> RowGroup:
-        """Return the group of a tensor that a step has once, as a parameter: shards or replicas."""
+        """Return the group of a tensor that a step has once, as a parameter: shards or replicas.
+
+        Shards are concatenated. Of replicas the first stands for all, or the first that differs.
+        """
         if (axis := self._axis(group)) is not None:
             return self._kept(group._replace(combined="concatenated", axis=axis))
         digests = self.fine.digest[list(group.rows)]
@@ -235,10 +240,10 @@ class _Grouping:
         return alike and len(rows) == self.split.together * passes
 
     def _is_replica(self, group: RowGroup) -> bool:
-        """Return whether all parts have equal bits, as copies of the whole rather than summands.
+        """Return whether all parts have equal bits and are copies of the whole, not summands of it.
 
-        They are copies where one part's norm is as near to the other run's as the norm of their
-        sum.
+        They are copies where the norm of one part is as near to the norm of the other run's record,
+        or nearer, as the norm of their sum.
         """
         fine, rows = self.fine, list(group.rows)
         if not (fine.digest[rows] == fine.digest[rows[0]]).all():

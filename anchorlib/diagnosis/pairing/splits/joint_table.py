@@ -37,7 +37,7 @@ READ = 1 << 24  # bytes of a block of a record
 
 
 class JointTable:
-    """Makes the merged table of the finer run.
+    """Makes the merged table of the finer run, the run with more passes or ranks.
 
     layout: how the batch was dealt out to the parts, "block" or "strided".
     damaged: the first row of each group that is left out, as values of a part are damaged.
@@ -115,7 +115,7 @@ class JointTable:
         return summaries
 
     def _keep(self, whole: Array) -> None:
-        """Keep only the groups for which `whole` is true."""
+        """Keep only the groups for which the boolean mask `whole` is true."""
         self.first = self.first[whole]
         self.groups = [self.groups[number] for number in np.flatnonzero(whole).tolist()]
 
@@ -191,7 +191,7 @@ def _is_first(edges: Edges, split: Split) -> bool:
 
 
 def _renumbered(edges: Edges, split: Split) -> Edges:
-    """Return the edges with the numbers of the merged passes."""
+    """Return the edges of a finer run's pass with pass numbers as in the merged table."""
     phase = edges.phase
     parents = tuple(
         parent

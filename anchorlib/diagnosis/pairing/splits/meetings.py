@@ -122,9 +122,11 @@ def _whole(
 
 
 def _same_parts(a: Table, rows: tuple[list[int], list[int]], shape: Shape) -> bool:
-    """Return whether parts of one shape are replicas of the whole record, or its summands.
+    """Return whether parts of equal shapes may make up one whole record of that shape.
 
-    rows: the rows of the parts in A, and in B.
+    They may as summands, where A has another number of parts than B, or for a single number; and as
+    replicas, where all of A's parts have equal bits.
+    rows: the rows of the parts in A, and in B. shape: the shape.
     """
     if len(rows[0]) != len(rows[1]) or int(np.prod(shape)) == 1:
         return True
@@ -159,7 +161,10 @@ def _outline(a: Table, split: Split, wholes: Iterable[_Whole]) -> Table:
 
 
 def _same_samples(a: Table, b: Table, wholes: Iterable[_Whole]) -> bool:
-    """Return whether one of the first concatenated values has equal rows in both runs."""
+    """Return whether one of the first concatenated values has equal samples in both runs.
+
+    Samples are slices along the axis of concatenation, compared by digests, in any order.
+    """
     some = [record for record in wholes if record.axis is not None and _telling(a, b, record)]
     for record in sorted(some, key=lambda record: int(a.order[record.rows[0][0]]))[:LOOKED_AT]:
         rows = [

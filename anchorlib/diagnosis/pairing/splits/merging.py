@@ -72,7 +72,9 @@ def merged(
     """Merge the finer run to the other run's split; return its table, and what was merged.
 
     None where shapes do not fit the split.
-    names: the finer run's names -> the other's. offset: what to add to the finer run's steps.
+    fine: the run that does its work in more passes or ranks. coarse: the other run.
+    names: the finer run's names -> the other's. offset: what to add to the finer run's steps to get
+        the other's.
     factors: by which gradients and losses of the parts may be multiplied; by default the split's.
     """
     groups = grouped(fine, coarse, split, names, offset, factors or split.factors)
@@ -102,9 +104,10 @@ def merged(
 
 
 def _scale(fine: Table, coarse: Table, groups: RowGroups, factors: Sequence[float]) -> float:
-    """Return the factor for gradients of the parts that brings them nearest to the other run's.
+    """Return the one of `factors` by which the parts' gradients are nearest to the other run's.
 
-    It depends on whether a part's loss is a mean over the part, or a share of the batch's mean.
+    1.0 where no gradient shows it. The factor depends on whether a part's loss is a mean over the
+    part, or a share of the batch's mean.
     """
     ratios = []
     for group in [one for one in groups.listed if one.gradient and one.combined != "left out"][
@@ -132,7 +135,10 @@ def _norm(table: Table, group: RowGroup) -> float:
 
 
 def _layout(fine: Table, coarse: Table, groups: RowGroups) -> str:
-    """Return how the batch was dealt out: the layout that gives most of the other run's values."""
+    """Return how the batch was dealt out to the parts, "block" or "strided".
+
+    It is the layout in which the joined parts equal most of the other run's values.
+    """
     some = [
         group
         for group in groups.listed

@@ -17,7 +17,7 @@ STEPWISE = ("updated", "delta")  # kinds that a step has once, whatever its pass
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How passes, or ranks, or both, of the finer run make up those of the other run.
+    """How passes, ranks, or both, of the finer run (which has more) make up those of the other run.
 
     side: the finer run, "a" or "b". ranks: the finer run's ranks -> the other's.
     phases: the phases whose passes are split.
@@ -31,7 +31,7 @@ class Split:
 
     @property
     def together(self) -> int:
-        """How many ranks of the finer run make up one rank of the other."""
+        """How many ranks of the finer run (with more ranks) make up one rank of the other."""
         return len(self.ranks) // len(set(self.ranks.values()))
 
     @property
@@ -51,9 +51,10 @@ class Split:
 
 
 def splits(a: Table, b: Table) -> list[Split]:
-    """Return the splits that the numbers of passes and ranks of both runs allow.
+    """Return the splits that the numbers of passes and ranks of both runs allow; [] for none.
 
-    Shapes then decide which of them holds.
+    One run must have a whole multiple of the other's ranks or passes. Shapes then decide which
+    split holds.
     """
     allowed = []
     counts = [_passes(table) for table in (a, b)]
@@ -75,10 +76,10 @@ def splits(a: Table, b: Table) -> list[Split]:
 
 
 def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
-    """Return pairs of splits that bring two runs to common ranks and passes.
+    """Return pairs of splits that bring two runs to common ranks and passes; [] for none.
 
-    They are for runs of which neither is the finer. The first are to the largest numbers that
-    divide those of both runs, then to a single rank or pass.
+    They are for runs of which each does part of its work in more parts than the other. The first
+    are to the largest numbers that divide those of both runs, then to a single rank or pass.
     """
     passes = [_passes(table) for table in (a, b)]
     ranks = [sorted({tensor.rank for tensor in table.tensors}) for table in (a, b)]
@@ -110,9 +111,10 @@ def _joined(ranks: list[int], names: list[int]) -> dict[int, int]:
 def _brought(
     own: Mapping[str, int], others: Mapping[str, int], *, shares: bool
 ) -> tuple[frozenset[str], int]:
-    """Return the phases whose passes are merged, and how many passes become one.
+    """Return the phases of one run whose passes are merged, and how many passes become one.
 
-    own, others: the passes of each phase in this run, and in the other.
+    own, others: how many passes a step has in each phase, in this run and in the other. Phases in
+    which fewer passes would become one are left out.
     shares: whether the greatest common divisor of both runs' passes is left, else a single pass.
     """
     times = {

@@ -10,7 +10,7 @@ __all__ = ["Place", "place_at"]
 
 
 class Place(NamedTuple):
-    """Which record: its name, kind and coordinates, with steps as A counts them."""
+    """Identifies a record by its name, kind and coordinates, with steps as A counts them."""
 
     step: int
     pass_index: int

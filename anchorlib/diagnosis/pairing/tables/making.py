@@ -109,9 +109,9 @@ def _is_wanted(pair: tuple[str, str], chosen: set[tuple[str, str]] | None) -> bo
 
 @dataclass(slots=True)
 class _Making:
-    """The columns of a table so far, rank by rank.
+    """Collects the columns of a table rank by rank, until `table` joins them.
 
-    tensors, phases, dtypes, shapes: what the codes in the columns stand for.
+    tensors, phases, dtypes, shapes: what the codes (indices) in the columns stand for.
     parts: the columns of each rank. readers: each rank's reader, with the rows taken from it.
     places: rank -> the index of its columns in `parts`, and of its tensors.
     stood: rank that is not read -> the reader of the equal rank that is read in its place.
@@ -127,8 +127,9 @@ class _Making:
     stood: dict[int, RankReader] = field(default_factory=dict)
 
     def add(self, reader: RankReader, rows: Array, chosen: set[tuple[str, str]] | None) -> None:
-        """Add the columns of one rank, in the rows of the chosen tensors.
+        """Add the records of one rank to the table, as far as they are of the chosen tensors.
 
+        reader: reads the rank. rows: the numbers, in the reader, of the records that may be added.
         chosen: (name, kind) pairs; None: all but values of traced operations.
         """
         catalogue = reader.catalogue
@@ -161,7 +162,7 @@ class _Making:
         self.readers.append((reader, rows))
 
     def stand(self, rank: int, other: int) -> None:
-        """Add rank `rank` with the columns of the equal rank `other`, which was added already."""
+        """Add rank `rank`, which is not read, with the columns of `other`, an equal rank."""
         number, own = self.places[other]
         part = dict(self.parts[number])
         part["tensor"] = part["tensor"] + (len(self.tensors) - own.start)
@@ -234,9 +235,9 @@ def _digests(reader: RankReader, rows: Array) -> Array:
 
 
 def _taken(column: Array, rows: Array, dtype: type[np.int64] | type[np.float64]) -> Array:
-    """Return these rows of a stored column, in a dtype.
+    """Return these rows of a stored column, converted to a dtype.
 
-    The reader's own array, not a copy, where they are all its rows and the dtype is its own.
+    Where they are all rows of the column and the dtype is the column's, it is returned uncopied.
     """
     every = len(rows) == len(column) and bool((rows == np.arange(len(rows))).all())
     taken: Array = (column if every else column[rows]).astype(dtype, copy=False)
@@ -244,7 +245,7 @@ def _taken(column: Array, rows: Array, dtype: type[np.int64] | type[np.float64])
 
 
 def _spared(column: Array) -> Array:
-    """Return the column; where all entries are equal, broadcast from one, which saves memory."""
+    """Return the column; if all entries are equal, as one entry broadcast, which saves memory."""
     if len(column) < 2 or column.ndim > 1 or not (column == column[0]).all():
         return column
     return np.broadcast_to(column[0].copy(), len(column))

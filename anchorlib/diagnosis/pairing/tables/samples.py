@@ -26,7 +26,7 @@ def row_digests(table: Table, row: int, axis: int = 0) -> list[bytes]:
 
 
 def whole(table: Table, row: int) -> Array:
-    """Return the raw storage of a record in its shape; its digest is not checked.
+    """Return the raw storage of a whole record in its shape; its digest is not checked.
 
     Raises StoreError where the record cannot be read.
     """

@@ -44,9 +44,9 @@ class StoredValues:
         return stacked
 
     def far(self, records: Array) -> FarValues:
-        """Return where these records' values are, for another process.
+        """Return where these records' values are stored, as plain data for another process.
 
-        Raises UnsupportedError as `pin_of` does.
+        Raises UnsupportedError where the run was not opened by name: no other process finds it.
         """
         numbers, owner = np.unique(self.owner[records], return_inverse=True)
         pins = tuple(pin_of(self.readers[number]) for number in numbers.tolist())
