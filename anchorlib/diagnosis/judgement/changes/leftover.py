@@ -10,6 +10,7 @@ only its length:
     B is the sum of the step's last pass_grads alone,       zero_grad() was called between passes
     or a multiple of that sum
 
+Where such a gradient holds its sum and a multiple of the parameter, the program decays weights.
 Where a gradient equals the sum except for elements that stand at one limit, it was clipped.
 """
 
@@ -181,7 +182,26 @@ def _not_summed(sides: list[tuple[Table, int]], held: list[Any], near: float) ->
         return f"{'AB'[odd]} clips each element of the gradient to {limit:.4g}"
     if not any(summed):
         return ""
+    if times := _times_parameter(*sides[odd], *known[odd]):
+        return f"{'AB'[odd]} adds {times:.4g} times the parameter to its gradient: weight decay?"
     return f"zero_grad? {'AB'[odd]}'s gradient alone is not the sum of its step's backward passes"
+
+
+def _times_parameter(table: Table, row: int, value: Array, summed: Array) -> float | None:
+    """How many times its parameter a gradient holds beside its passes' sum; None if it holds none.
+
+    value: the gradient. summed: the sum of its passes. None, too, where the parameter is not
+    recorded.
+    """
+    rows = series(table, row, "value")
+    rows = rows[table.step[rows] == table.step[row]]
+    parameter = values(table, int(rows[0])) if len(rows) else None
+    if parameter is None or len(parameter) != len(value) or len(value) < FEW:
+        return None
+    added, size = value - summed, float(parameter @ parameter)
+    times = float(added @ parameter) / size if size else 0.0
+    is_multiple = np.linalg.norm(added - times * parameter) <= NEAR * np.linalg.norm(added)
+    return times if times and is_multiple else None
 
 
 def _cleared_between(sides: list[tuple[Table, int]], held: list[Any]) -> str:

@@ -6,6 +6,7 @@ scale  gradients that are equal once each is divided by its loss scale: the scal
 dtype  equal values in two element types, after both are rounded to the coarser type
 sparse a sparse gradient that is stored differently, with equal sums at all indices
 unused values of elements on which no loss depends (`unused`)
+decay  gradients that hold the weight decay which the other run's optimizer adds itself (`decay`)
 
 A dead end is a scalar, mostly the loss, from which nothing else is computed: the gradients of its
 step are equal, since gradients do not depend on the number that the scalar is.
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib.diagnosis.judgement.rounding.decay import decayed_elsewhere
 from anchorlib.diagnosis.judgement.rounding.severity import TOLERANCE
 from anchorlib.diagnosis.judgement.rounding.sparse import stored_otherwise
 from anchorlib.diagnosis.judgement.rounding.unused import unused
@@ -28,13 +30,15 @@ from anchorlib.diagnosis.sizes import Measures
 __all__ = ["Benign", "benign", "only_dead_ends"]
 
 Array = np.ndarray[Any, Any]
-SIGN, SCALE, DTYPE, SPARSE, UNUSED = "sign", "scale", "dtype", "sparse", "unused"
+SIGN, SCALE, DTYPE, SPARSE = "sign", "scale", "dtype", "sparse"
+UNUSED, DECAY = "unused", "decay"
 _WORDS = {
     SIGN: "in the sign of zero alone",
     SCALE: "by the loss scale alone",
     DTYPE: "in their element type alone",
     SPARSE: "in how a sparse gradient is stored alone",
     UNUSED: "in elements alone on which no loss depends: their gradient is zero in both runs",
+    DECAY: "by the weight decay alone that the other run's optimizer adds itself",
 }
 
 
@@ -43,7 +47,7 @@ class Benign:
     """The measured pairs that differ in no value.
 
     pairs: indices of the alignment's pairs.
-    why: the reason of each pair: "sign", "scale", "dtype", "sparse" or "unused".
+    why: the reason of each pair: "sign", "scale", "dtype", "sparse", "unused" or "decay".
     """
 
     pairs: Array
@@ -83,8 +87,10 @@ def benign(alignment: Alignment, measures: Measures) -> Benign:
     of_equal_values |= stored
     rest = measures.without(measures.pair[of_equal_values])
     dead = ~of_equal_values & unused(alignment, rest)
-    why = np.where(stored, SPARSE, np.where(dead, UNUSED, why))
-    return Benign(measures.pair[of_equal_values | dead], why[of_equal_values | dead])
+    decayed = ~of_equal_values & decayed_elsewhere(alignment, measures)
+    why = np.where(stored, SPARSE, np.where(dead, UNUSED, np.where(decayed, DECAY, why)))
+    known = of_equal_values | dead | decayed
+    return Benign(measures.pair[known], why[known])
 
 
 def only_dead_ends(alignment: Alignment, measures: Measures) -> bool:

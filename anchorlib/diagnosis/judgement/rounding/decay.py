@@ -1,0 +1,136 @@
+"""Gradients that differ by the weight decay which one optimizer adds itself, and one program does.
+
+    torch.optim.SGD(parameters, weight_decay=0.1)          parameter.grad.add_(parameter, alpha=0.1)
+
+An optimizer with a weight decay adds this multiple of the parameter to the gradient that it reads.
+Where one run's optimizer is told a weight decay that the other's is not told, and the other's
+gradients hold just this multiple of their parameters, the optimizers work with equal gradients. It
+shows in the updates whether they do, as AdamW adds its weight decay elsewhere: so gradients count
+only where the update of their parameter is recorded, which is judged by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.judgement.series import values
+from anchorlib.diagnosis.pairing import Alignment, Table, parameters_of
+from anchorlib.diagnosis.sizes import Measures
+from anchorlib.errors import StoreError
+
+__all__ = ["decayed_elsewhere"]
+
+Array = np.ndarray[Any, Any]
+Site = tuple[str, int, int, str]
+EPS32 = 2.0**-23
+ROUNDINGS = 32.0
+"""By how many eps of float32 the gradients may differ, once the multiple is taken off."""
+SETTING = "optimizer"
+MOST_ELEMENTS = 1 << 24  # of gradients that are read
+
+
+def decayed_elsewhere(alignment: Alignment, measures: Measures) -> Array:
+    """For each measured pair, whether it is of gradients that differ by weight decay alone.
+
+    The first step that differs is examined; gradients of the same tensors in later steps count too.
+    """
+    a, rows = alignment.a, alignment.a_row[measures.pair]
+    none = np.zeros(len(rows), bool)
+    apart = _settings_apart(alignment)
+    if not len(rows) or not apart:
+        return none
+    learnt = parameters_of(a)
+    gradients = [
+        tensor.name in learnt and tensor.kind in ("grad", "pass_grad") and tensor.rank in apart
+        for tensor in a.tensors
+    ]
+    which = np.array(gradients, bool)[a.tensor[rows]]
+    moved = _moved(alignment)
+    which &= np.array([_site(a, row)[:3] in moved for row in rows.tolist()], bool)
+    # A bias that begins as zero decays from the second step on, so that its gradients are equal.
+    first = a.step[alignment.a_row] == a.step[rows].min()
+    pairs = np.flatnonzero(first & np.isin(a.tensor[alignment.a_row], a.tensor[rows[which]]))
+    if a.figures["numel"][alignment.a_row[pairs]].sum() > MOST_ELEMENTS:
+        return none
+    codes = a.tensor[alignment.a_row[pairs]].tolist()
+    tensors = {
+        code
+        for code, pair in zip(codes, pairs.tolist(), strict=True)
+        if _is_decay(alignment, pair, apart[a.tensors[code].rank])
+    }
+    excused: Array = which & np.isin(a.tensor[rows], list(tensors))
+    return excused
+
+
+def _settings_apart(alignment: Alignment) -> Mapping[int, set[float]]:
+    """Return by how much the runs' weight decays differ, by rank: A's less B's, for each group."""
+    apart: dict[int, set[float]] = {}
+    for rank in alignment.a.header.keys() & alignment.b.header.keys():
+        sides = alignment.a.header[rank], alignment.b.header[rank]
+        for name in sides[0].keys() & sides[1].keys():
+            if not (name.startswith(SETTING) and name.endswith(".weight_decay")):
+                continue
+            groups = [_numbers(side[name]) for side in sides]
+            length = max(map(len, groups))
+            full = [group * length if len(group) == 1 else group for group in groups]
+            if all(len(group) == length for group in full):
+                differing = {one - other for one, other in zip(*full, strict=True)} - {0.0}
+                apart[rank] = apart.get(rank, set()) | differing
+    return {rank: numbers for rank, numbers in apart.items() if numbers}
+
+
+def _numbers(setting: object) -> list[float]:
+    """Return the numbers of a setting, one for each group; or one for all; [] if it has others."""
+    listed = setting if isinstance(setting, list | tuple) else [setting]
+    known = [float(one) for one in listed if isinstance(one, int | float)]
+    return known if len(known) == len(listed) else []
+
+
+def _moved(alignment: Alignment) -> set[tuple[str, int, int]]:
+    """Return (name, rank, step) of each parameter whose update both runs recorded in the step."""
+    a = alignment.a
+    kinds = np.array([tensor.kind in ("updated", "delta") for tensor in a.tensors] or [False], bool)
+    rows = alignment.a_row[kinds[a.tensor[alignment.a_row]]]
+    return {_site(a, row)[:3] for row in rows.tolist()}
+
+
+def _site(table: Table, row: int) -> Site:
+    name, kind, _, rank = table.tensors[table.tensor[row]]
+    return name, rank, int(table.step[row]), kind
+
+
+def _is_decay(alignment: Alignment, pair: int, apart: set[float]) -> bool:
+    """Whether B's gradient is A's plus a multiple in `apart` of the parameter, but for rounding."""
+    row, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
+    try:
+        a, b = values(alignment.a, row), values(alignment.b, row_b)
+        parameter = _parameter(alignment.a, row)
+    except StoreError:
+        return False
+    if a is None or b is None or parameter is None or not len(a) == len(b) == len(parameter):
+        return False
+    size = float(np.linalg.norm(a)) + float(np.linalg.norm(b))
+    return any(
+        np.linalg.norm(b - a - times * parameter) <= ROUNDINGS * EPS32 * size for times in apart
+    )
+
+
+def _parameter(table: Table, row: int) -> Array | None:
+    """The values of a gradient's parameter before the step; None where they are not recorded."""
+    name, rank, step, _ = _site(table, row)
+    known: dict[str, Array] = {}
+    for number, tensor in enumerate(table.tensors):
+        if (tensor.name, tensor.rank) == (name, rank) and tensor.kind in (
+            "value",
+            "updated",
+            "delta",
+        ):
+            of_step = np.flatnonzero((table.tensor == number) & (table.step == step))
+            if len(of_step) and (read := values(table, int(of_step[0]))) is not None:
+                known[tensor.kind] = read
+    if "value" in known:
+        return known["value"]
+    return known["updated"] - known["delta"] if {"updated", "delta"} <= known.keys() else None
