@@ -11,6 +11,7 @@ learning   whether gradients and updates of the first step that differs agree bu
 other_calls modules that are called or used differently, known by shapes, order and rows
 intermediates results inside a model by which the runs differ on their way to equal learning
 idle_elements values that differ only in elements that no loss reads
+numbers_read single numbers from which a larger recorded number is made
 turns      backward passes that contribute in another order to equal gradients
 packed     packed sequences, whose rows stand in the order of time and then of length
 coarsest   the coarsest dtype that differing records went through, as its eps

@@ -30,7 +30,12 @@ import numpy as np
 
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep
 from anchorlib.diagnosis.judgement.origins.idle_elements import differ_where_idle
-from anchorlib.diagnosis.judgement.origins.learning import LIMIT, goes_on, same_learning
+from anchorlib.diagnosis.judgement.origins.learning import (
+    LIMIT,
+    goes_on,
+    moves_alike,
+    same_learning,
+)
 from anchorlib.diagnosis.judgement.origins.other_calls import called_otherwise, inside_models
 from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.diagnosis.sizes import Measures
@@ -90,6 +95,8 @@ def cuts(alignment: Alignment, measures: Measures) -> Cuts:
             return none
         if not (same_learning(first, modules | idle) and goes_on(first, modules | idle)):
             return none
+    if not moves_alike(first):
+        return none
     a = alignment.a
     within = first.within(modules)[a.tensor[rows]]
     # No gradient shows whether anything reads these elements in an evaluation.

@@ -18,9 +18,10 @@ import numpy as np
 from anchorlib.diagnosis.causes import is_grafted
 from anchorlib.diagnosis.judgement.origins.coarsest import coarsest_formats
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep, module_of
+from anchorlib.diagnosis.judgement.origins.numbers_read import sizes_of_readers
 from anchorlib.diagnosis.sizes import steady_elements_apart
 
-__all__ = ["LIMIT", "goes_on", "same_learning"]
+__all__ = ["LIMIT", "goes_on", "moves_alike", "same_learning"]
 
 Array = np.ndarray[Any, Any]
 EPS32 = 2.0**-23
@@ -60,10 +61,9 @@ def same_learning(first: FirstStep, modules: set[str]) -> bool:
     if (first.measures["nonfinite"][here][judged] > 0).any():
         return False
     eps = coarsest_formats(alignment, first.measures, here)[judged]
-    with np.errstate(invalid="ignore"):  # infinity times zero, for a record whose norm is zero
-        relative = first.measures["error_eps"] * first.measures["eps"]
-        error = (relative * first.measures["norm"])[here][judged]
+    error = _errors(first, here[judged])
     own = a.figures["l2"][rows[judged]] * _cancelling(first, rows[judged])
+    own = np.maximum(own, sizes_of_readers(first, rows[judged]))
     limit = np.empty(len(error))
     matched = alignment.a_row[a.step[alignment.a_row] == first.steps[0]]
     for kind in np.unique(kinds[rows[judged]]).tolist():
@@ -81,6 +81,16 @@ def same_learning(first: FirstStep, modules: set[str]) -> bool:
     return all(map(partial(_is_shaken, first), pairs.tolist(), limit[beyond].tolist(), formats))
 
 
+def _errors(first: FirstStep, places: Array) -> Array:
+    """Return ‖b − a‖₂ of pairs, given by their indices into `first.measures`; nan where unknown."""
+    measures, b = first.measures, first.alignment.b
+    relative = (measures["error_eps"] * measures["eps"])[places]
+    norms_b = b.figures["l2"][first.alignment.b_row[measures.pair[places]]]
+    with np.errstate(invalid="ignore"):  # infinity times zero, where A's record is all zero
+        errors: Array = np.where(np.isinf(relative), norms_b, relative * measures["norm"][places])
+    return errors
+
+
 def goes_on(first: FirstStep, modules: set[str]) -> bool:
     """Return whether the values of the next step that are not in `modules` are equal within LATER.
 
@@ -95,6 +105,28 @@ def goes_on(first: FirstStep, modules: set[str]) -> bool:
     judged = (kinds == "value") & ~learnt & ~first.within(modules)[a.tensor[rows]]
     relative = (first.measures["error_eps"] * first.measures["eps"])[then][judged]
     return bool((relative <= LATER).all())
+
+
+def moves_alike(first: FirstStep) -> bool:
+    """Return whether what code moves outside of optimizers begins the next step as near.
+
+    That are parameters without an update, as a running average of others. They may be as far apart,
+    relative to their size, as updated parameters are in the first step that differs.
+    """
+    a, kind_of = first.alignment.a, np.array([tensor.kind for tensor in first.alignment.a.tensors])
+    relative = first.measures["error_eps"] * first.measures["eps"]
+    updated = relative[first.here][kind_of[a.tensor[first.rows[first.here]]] == "updated"]
+    stepped = {(one.name, one.rank) for one in a.tensors if one.kind == "updated"}
+    moved = np.array(
+        [
+            one.kind == "value" and one.name in first.learnt and (one.name, one.rank) not in stepped
+            for one in a.tensors
+        ]
+        or [False]
+    )
+    then = (a.step[first.rows] == first.steps[0] + 1) & moved[a.tensor[first.rows]]
+    most = max(LIMIT * EPS32, float(updated.max(initial=0.0)))
+    return bool((relative[then] <= most).all())
 
 
 def _cancelling(first: FirstStep, rows: Array) -> Array:
