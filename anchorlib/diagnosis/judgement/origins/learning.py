@@ -224,25 +224,39 @@ def _lack_partners(first: FirstStep) -> bool:
 
 
 def _same_amount(first: FirstStep, modules: set[str]) -> bool:
-    """Whether each model among `modules` returns equally many elements in both runs.
+    """Whether each model among `modules`, or its first module, returns as much in both runs.
 
-    All calls of the step are added up.
+    The elements of all calls of the step are added up. Where code calls modules of a model by
+    itself, the model returns less, while the first of its modules returns as much.
     """
-    for number, tensor in enumerate(first.alignment.a.tensors):
+    firsts: dict[tuple[str, int], int] = {}
+    a = first.alignment.a
+    in_order = sorted(first.rows_of[0], key=lambda one: int(a.order[first.rows_of[0][one][0]]))
+    for number in in_order:
+        name, kind, _, rank = a.tensors[number]
+        if kind == "value" and name not in first.learnt and not _ROOT.search(module_of(name)):
+            firsts.setdefault((name.partition(".")[0], rank), number)
+    for number, tensor in enumerate(a.tensors):
         root = _ROOT.search(module_of(tensor.name)) and tensor.kind == "value"
         if not root or module_of(tensor.name) not in modules or number not in first.partner:
             continue
-        sides = (first.alignment.a, first.alignment.b)
-        own = (number, first.partner[number])
-        totals = {
-            int(
-                table.figures["numel"][(table.tensor == number_of_run) & (table.step == step)].sum()
-            )
-            for table, number_of_run, step in zip(sides, own, first.steps, strict=True)
-        }
-        if len(totals) > 1:
+        entry = firsts.get((tensor.name.partition(".")[0], tensor.rank), number)
+        if not (_as_much(first, number) or _as_much(first, entry)):
             return False
     return True
+
+
+def _as_much(first: FirstStep, number: int) -> bool:
+    """Whether all records of a tensor in the step have equally many elements in both runs."""
+    if number not in first.partner:
+        return False
+    sides = zip((first.alignment.a, first.alignment.b), first.rows_of, strict=True)
+    own = (number, first.partner[number])
+    totals = [
+        int(table.figures["numel"][rows.get(of_run, [])].sum())
+        for (table, rows), of_run in zip(sides, own, strict=True)
+    ]
+    return totals[0] == totals[1]
 
 
 def _times(kind: str, eps: Array) -> Array:
