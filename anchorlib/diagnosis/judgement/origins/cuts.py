@@ -33,7 +33,12 @@ from anchorlib.diagnosis.judgement.origins.encodings import encoded_otherwise, e
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep
 from anchorlib.diagnosis.judgement.origins.idle_elements import differ_where_idle
 from anchorlib.diagnosis.judgement.origins.intermediates import is_output
-from anchorlib.diagnosis.judgement.origins.learning import LIMIT, goes_on, same_learning
+from anchorlib.diagnosis.judgement.origins.learning import (
+    LIMIT,
+    goes_on,
+    moves_alike,
+    same_learning,
+)
 from anchorlib.diagnosis.judgement.origins.other_calls import called_otherwise, inside_models
 from anchorlib.diagnosis.judgement.origins.returned import evaluated_alike
 from anchorlib.diagnosis.pairing import Alignment
@@ -97,6 +102,8 @@ def cuts(alignment: Alignment, measures: Measures) -> Cuts:
         left_out = modules | idle
         if not left_out or not (same_learning(first, left_out) and goes_on(first, left_out)):
             return none
+    if not moves_alike(first):
+        return none
     names = tuple(sorted(filter(None, modules | idle)))
     return Cuts(rows[_left_out(first, rows, modules, idle)], names, first.steps[0])
 

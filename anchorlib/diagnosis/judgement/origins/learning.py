@@ -18,10 +18,11 @@ import numpy as np
 from anchorlib.diagnosis.causes import is_grafted
 from anchorlib.diagnosis.judgement.origins.coarsest import coarsest_formats
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep, module_of
+from anchorlib.diagnosis.judgement.origins.numbers_read import sizes_of_readers
 from anchorlib.diagnosis.judgement.origins.returned import read_by_losses
 from anchorlib.diagnosis.sizes import steady_elements_apart
 
-__all__ = ["LIMIT", "goes_on", "same_learning"]
+__all__ = ["LIMIT", "goes_on", "moves_alike", "same_learning"]
 
 Array = np.ndarray[Any, Any]
 EPS32 = 2.0**-23
@@ -61,10 +62,9 @@ def same_learning(first: FirstStep, modules: set[str]) -> bool:
     if (first.measures["nonfinite"][here][judged] > 0).any():
         return False
     eps = coarsest_formats(alignment, first.measures, here)[judged]
-    with np.errstate(invalid="ignore"):  # infinity times zero, for a record whose norm is zero
-        relative = first.measures["error_eps"] * first.measures["eps"]
-        error = (relative * first.measures["norm"])[here][judged]
+    error = _errors(first, here[judged])
     own = a.figures["l2"][rows[judged]] * _cancelling(first, rows[judged])
+    own = np.maximum(own, sizes_of_readers(first, rows[judged]))
     limit = np.empty(len(error))
     matched = alignment.a_row[a.step[alignment.a_row] == first.steps[0]]
     for kind in np.unique(kinds[rows[judged]]).tolist():
@@ -82,6 +82,16 @@ def same_learning(first: FirstStep, modules: set[str]) -> bool:
     return all(map(partial(_is_shaken, first), pairs.tolist(), limit[beyond].tolist(), formats))
 
 
+def _errors(first: FirstStep, places: Array) -> Array:
+    """Return ‖b − a‖₂ of pairs, given by their indices into `first.measures`; nan where unknown."""
+    measures, b = first.measures, first.alignment.b
+    relative = (measures["error_eps"] * measures["eps"])[places]
+    norms_b = b.figures["l2"][first.alignment.b_row[measures.pair[places]]]
+    with np.errstate(invalid="ignore"):  # infinity times zero, where A's record is all zero
+        errors: Array = np.where(np.isinf(relative), norms_b, relative * measures["norm"][places])
+    return errors
+
+
 def goes_on(first: FirstStep, modules: set[str]) -> bool:
     """Return whether the values of the next step that are not in `modules` are equal within LATER.
 
@@ -96,6 +106,28 @@ def goes_on(first: FirstStep, modules: set[str]) -> bool:
     judged = (kinds == "value") & ~learnt & ~first.within(modules)[a.tensor[rows]]
     relative = (first.measures["error_eps"] * first.measures["eps"])[then][judged]
     return bool((relative <= LATER).all())
+
+
+def moves_alike(first: FirstStep) -> bool:
+    """Return whether what code moves outside of optimizers begins the next step as near.
+
+    That are parameters without an update, as a running average of others. They may be as far apart,
+    relative to their size, as updated parameters are in the first step that differs.
+    """
+    a, kind_of = first.alignment.a, np.array([tensor.kind for tensor in first.alignment.a.tensors])
+    relative = first.measures["error_eps"] * first.measures["eps"]
+    updated = relative[first.here][kind_of[a.tensor[first.rows[first.here]]] == "updated"]
+    stepped = {(one.name, one.rank) for one in a.tensors if one.kind == "updated"}
+    moved = np.array(
+        [
+            one.kind == "value" and one.name in first.learnt and (one.name, one.rank) not in stepped
+            for one in a.tensors
+        ]
+        or [False]
+    )
+    then = (a.step[first.rows] == first.steps[0] + 1) & moved[a.tensor[first.rows]]
+    most = max(LIMIT * EPS32, float(updated.max(initial=0.0)))
+    return bool((relative[then] <= most).all())
 
 
 def _cancelling(first: FirstStep, rows: Array) -> Array:
@@ -193,31 +225,45 @@ def _lack_partners(first: FirstStep) -> bool:
 
 
 def _same_amount(first: FirstStep, modules: set[str]) -> bool:
-    """Whether each model among `modules` returns equally many elements in both runs.
+    """Whether each model among `modules`, or its first module, returns as much in both runs.
 
-    All calls of the step are added up, and all outputs of a model that both runs compute a recorded
-    loss from: one run may stack two outputs, or put them side by side.
+    The elements of all calls of the step are added up. Where code calls modules of a model by
+    itself, the model returns less, while the first of its modules returns as much. Of a model whose
+    outputs a recorded loss is computed from in both runs, all outputs are added up: one run may
+    stack two of them, or put them side by side.
     """
+    firsts: dict[tuple[str, int], int] = {}
     read: dict[tuple[str, int], bool] | None = None
-    for number, tensor in enumerate(first.alignment.a.tensors):
+    a = first.alignment.a
+    in_order = sorted(first.rows_of[0], key=lambda one: int(a.order[first.rows_of[0][one][0]]))
+    for number in in_order:
+        name, kind, _, rank = a.tensors[number]
+        if kind == "value" and name not in first.learnt and not _ROOT.search(module_of(name)):
+            firsts.setdefault((name.partition(".")[0], rank), number)
+    for number, tensor in enumerate(a.tensors):
         root = _ROOT.search(module_of(tensor.name)) and tensor.kind == "value"
         if not root or module_of(tensor.name) not in modules or number not in first.partner:
             continue
-        sides = (first.alignment.a, first.alignment.b)
-        own = (number, first.partner[number])
-        totals = {
-            int(
-                table.figures["numel"][(table.tensor == number_of_run) & (table.step == step)].sum()
-            )
-            for table, number_of_run, step in zip(sides, own, first.steps, strict=True)
-        }
-        if len(totals) > 1:
-            read = read_by_losses(first) if read is None else read
-            if (tensor.name, tensor.rank) not in read or not _same_sum(
-                first, tensor.name, tensor.rank
-            ):
-                return False
+        entry = firsts.get((tensor.name.partition(".")[0], tensor.rank), number)
+        if _as_much(first, number) or _as_much(first, entry):
+            continue
+        read = read_by_losses(first) if read is None else read
+        if (tensor.name, tensor.rank) not in read or not _same_sum(first, tensor.name, tensor.rank):
+            return False
     return True
+
+
+def _as_much(first: FirstStep, number: int) -> bool:
+    """Whether all records of a tensor in the step have equally many elements in both runs."""
+    if number not in first.partner:
+        return False
+    sides = zip((first.alignment.a, first.alignment.b), first.rows_of, strict=True)
+    own = (number, first.partner[number])
+    totals = [
+        int(table.figures["numel"][rows.get(of_run, [])].sum())
+        for (table, rows), of_run in zip(sides, own, strict=True)
+    ]
+    return totals[0] == totals[1]
 
 
 def _same_sum(first: FirstStep, output: str, rank: int) -> bool:

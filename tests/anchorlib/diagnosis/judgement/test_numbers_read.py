@@ -1,0 +1,86 @@
+"""A number near zero is measured against the loss that takes it up; faults beside it are found."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import anchorlib
+from tests.once import Once
+
+
+@dataclass(frozen=True)
+class Training:
+    """A student whose teacher is its running average, so that both begin equal.
+
+    each: whether the teacher is given one sample at a time.
+    fault: what is wrong: a consistency of twice its "weight", a teacher that is given rows in
+    another "order", whose results are taken at another "temperature" or whose average stands
+    "still", or a consistency that is told "shifted" by a hundredth.
+    """
+
+    each: bool = False
+    divergence: bool = False
+    fault: str = ""
+
+
+def train(how: Training, name: str, store) -> None:
+    torch.manual_seed(0)
+    student = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 5))
+    teacher = deepcopy(student).requires_grad_(False)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(name, store=store, recorder="thread") as session:
+        session.watch(student, tensors="*", optimizer=optimizer)
+        session.watch(teacher, tensors="*", prefix="teacher")
+        for _ in range(4):
+            x = torch.randn(16, 12, generator=draw)
+            labels = torch.randint(0, 5, (16,), generator=draw)
+            logits = student(x)
+            given = x.roll(1, 0) if how.fault == "order" else x
+            with torch.no_grad():
+                rows = [teacher(row[None]) for row in given] if how.each else [teacher(given)]
+                told = torch.cat(rows) / (2 if how.fault == "temperature" else 1)
+            if how.divergence:
+                logs = told.log_softmax(-1)
+                far = functional.kl_div(
+                    logits.log_softmax(-1), logs, log_target=True, reduction="batchmean"
+                )
+            else:
+                far = functional.mse_loss(logits.softmax(-1), told.softmax(-1))
+            far = anchorlib.anchor(far + 0.01 * (how.fault == "shifted"), "consistency")
+            weight = 4 if how.fault == "weight" else 2
+            loss = functional.cross_entropy(logits, labels) + weight * far
+            optimizer.zero_grad()
+            anchorlib.anchor(loss, "loss").backward()
+            optimizer.step()
+            if how.fault != "still":
+                with torch.no_grad():
+                    for mean, own in zip(teacher.parameters(), student.parameters(), strict=True):
+                        mean.lerp_(own, 0.1)
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    return Once(train, tmp_path_factory.mktemp("runs"))
+
+
+@pytest.mark.parametrize("divergence", [False, True], ids=["squares", "divergence"])
+def test_a_consistency_that_begins_at_zero_is_measured_against_its_loss(divergence, once):
+    one = Training(divergence=divergence)
+    found = anchorlib.compare(once(one), once(replace(one, each=True)))
+    assert found.verdict in ("suspect", "expected", "identical"), found
+
+
+@pytest.mark.parametrize("divergence", [False, True], ids=["squares", "divergence"])
+@pytest.mark.parametrize("each", [False, True], ids=["at once", "each"])
+@pytest.mark.parametrize("fault", ["weight", "order", "temperature", "still", "shifted"])
+def test_a_fault_beside_a_consistency_that_begins_at_zero_is_one(fault, each, divergence, once):
+    one = Training(divergence=divergence)
+    found = anchorlib.compare(once(one), once(replace(one, each=each, fault=fault)))
+    assert found.verdict == "unexpected", found
