@@ -102,14 +102,20 @@ def place(tmp_path: Path, first: Path) -> Path:
 def opened() -> Iterator[set[int]]:
     """The ranks of which any rows are read meanwhile."""
     found: set[int] = set()
-    whole = RunReader.rank
+    one, every = RunReader.rank, RunReader.each_rank
 
     def rank(self: RunReader, number: int) -> RankReader:
         found.add(number)
-        return whole(self, number)
+        return one(self, number)
+
+    def each_rank(self: RunReader, ranks: Sequence[int]) -> Iterator[RankReader]:
+        for reader in every(self, ranks):
+            found.add(reader.rank)
+            yield reader
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunReader, "rank", rank)
+        patch.setattr(RunReader, "each_rank", each_rank)
         yield found
 
 
