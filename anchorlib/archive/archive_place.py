@@ -34,10 +34,12 @@ def update_archive_place(store: Path, note: ArchiveNote, shelf: Shelf) -> Archiv
 
 
 def _noted(run: Location, key: PartKey, note: RankNote, name: str, shelf: Shelf) -> RankNote:
-    """Return the RankNote of a rank at its new place, after all of it was compared with `note`.
+    """Check that a rank at its new place is the rank of `note`, and whole; return its RankNote.
 
-    A RankNote says which state of a rank an archive has. run: the run's folder at the new place.
-    name: the run's name. Raises as `update_archive_place` does.
+    A RankNote says which state of a rank an archive has. The recording's identity is compared with
+    `note`, and each object with its SHA-256 in the new place's `sealed.json`.
+    run: the run's folder at the new place. name: the run's name. Raises as `update_archive_place`
+    does.
     """
     sealed = read_sealed(run, *key)
     if sealed is None:

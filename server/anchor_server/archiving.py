@@ -177,9 +177,9 @@ class Archiver:
 
         parts: what this collector holds of the run's ranks. The run is over where all of them are
         closed. Where several collectors hold parts of the run, the archive is asked for the rest,
-        and it is enough that one rank has closed: another collector may wait until the last part of
-        that rank, which it does not have, is in the archive. A run whose archiving failed counts as
-        over until it is tried again.
+        and it is enough that one rank has closed in all its parts: another collector may be waiting
+        for this collector's part of that rank. A run whose archiving failed counts as over until it
+        is tried again.
         """
         if all(one.catalogue.state == "closed" for one in parts):
             return True

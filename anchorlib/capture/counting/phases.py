@@ -67,7 +67,7 @@ class _Own(threading.local):
 
 
 class Phases:
-    """The phases of one session, counted separately for each thread."""
+    """Says which phase a record of a session carries: each thread enters and leaves its own."""
 
     def __init__(self) -> None:
         self.own = _Own(self)

@@ -85,7 +85,7 @@ class Layouts:
             self._known.clear()
 
     def of(self, x: torch.Tensor) -> OperandLayout:
-        """Return the layout of `x`."""
+        """Return dtype, shape and strides of `x`, described once for all tensors alike."""
         try:
             if x.layout is not _STRIDED:
                 return OperandLayout(x.dtype, () if x.is_nested else tuple(x.shape))

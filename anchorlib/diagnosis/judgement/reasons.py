@@ -181,10 +181,9 @@ def _stretch(segment: OriginSegment) -> list[str]:
 
 
 def _ranks(frontier: Frontier, segment: OriginSegment, *, known: bool) -> str:
-    """Return a clause on which ranks the origin differs; "" in a run of one rank.
+    """Return a clause that names the ranks on which an origin differs; "" in a run of one rank.
 
-    known: whether something else is known that B does otherwise; if not, the ranks suggest where to
-        look.
+    known: whether a change in B is stated already; if not, the clause adds what the ranks suggest.
     """
     every = {tensor.rank for tensor in frontier.alignment.a.tensors}
     if len(every) < 2:

@@ -56,13 +56,13 @@ class Drift(NamedTuple):
 
 
 def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelope) -> Drift:
-    """Judge whether the noise runs cover the drift of A and B, in the steps before their horizon.
+    """Judge whether the noise runs cover the drift of A and B: are as far from A as B is.
 
-    The horizon is the first step from which the noise runs are too far apart to judge by.
-
-    scores: of each measured pair, its error over that of the noise runs (`noise.turns`).
-    The scores of tensors with many elements decide; where there are no such tensors, the scores of
-    all small tensors together do.
+    Tensors with many elements decide, in the steps before the horizon, the step from which on the
+    noise runs are too far apart to judge by. Where no such tensor can be judged, all pairs of all
+    steps decide together (`_pooled`).
+    scores: of each measured pair, its error over that of the noise runs, as the function `turns`
+        returns it; nan where a pair is not judged alone.
     """
     rows = alignment.a_row[measures.pair]
     kinds, kind = kinds_of(alignment, rows)

@@ -39,7 +39,7 @@ _INT64: Final = np.dtype("<i8")
 
 
 def unpublished(run: Location, reader: RankReader) -> Iterator[tuple[str, bytes]]:
-    """Yield key and content of each file of a rank that is not as the rank's rows require.
+    """Yield key and due content of each file of a rank that differs from what its rows require.
 
     These files are zarr.json and the chunks of labels (series, step, …) beside values, which other
     zarr readers need.

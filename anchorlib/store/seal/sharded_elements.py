@@ -130,7 +130,8 @@ class ShardedElements:
     def _stored(self, key: str, place: int, wanted: list[int]) -> memoryview:
         """Return the stored bytes of one chunk, still compressed.
 
-        key: of the shard. place: the chunk's index in it. wanted: the chunks that are also needed.
+        key: of the shard. place: the chunk's index in the shard. wanted: indices of all chunks of
+            the shard that the caller will need; those close behind are read by the same request.
         """
         index = self._index(key)
         start, stop = self._extent(key, index, place)

@@ -103,10 +103,11 @@ class Changes:
         self._settings = OptimizerSettings(self.frontier)
 
     def of(self, row: int, measure: Measure) -> tuple[str, ...]:
-        """Return what B does otherwise at a row, a clause for each change.
+        """Return clauses that say how B's computation of a record differs from A's, one a change.
 
-        () if no change is known.
-        row: a row of A with a partner in B. measure: how far the two records are apart.
+        () if no difference of the computation is known.
+        row: the record's row in A's table; it has a partner in B. measure: how far the two are
+            apart.
         """
         a, b = self.calls.operations(row, elsewhere=True)
         cast = autocast_otherwise(self.frontier, row, a, b)

@@ -1,6 +1,6 @@
 """What an optimizer held when it made an update, as far as its state after the update shows it.
 
-    opt.step 7 | 1                              it has made other numbers of steps
+    opt.step 7 | 1                              A's has made 7 steps, B's has made 1
     B's exp_avg and exp_avg_sq begin at zero    that state was lost, or not restored on resuming
     of head.* alone                             the parameters whose state differs, if not all do
 

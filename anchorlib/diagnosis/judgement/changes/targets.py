@@ -134,9 +134,9 @@ def _shown(label: int) -> str:
 
 
 def _target(table: Table, logits: int, gradient: int) -> _Target | None:
-    """Return the target that explains a gradient by its logits; None where no target does.
+    """Return the target of a cross entropy that gives this gradient of these logits; None without.
 
-    logits, gradient: the rows of the two records in the table.
+    logits, gradient: the rows of the two records in `table`.
     """
     shape = table.shapes[table.shape[gradient]]
     if not shape or table.shapes[table.shape[logits]] != shape:

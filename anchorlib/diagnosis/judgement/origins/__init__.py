@@ -1,7 +1,7 @@
 """Origins: differences that no recorded parent explains.
 
 origins    the origin, with all that is known of it
-segments   origins grouped by their cause
+segments   origins grouped by their cause; an optimizer's updates are judged together here
 preceding  why a record that differs before the first origin is no origin
 reference  origins measured from a third run that is nearer to the truth
 nearness   which of two records is nearer to a third

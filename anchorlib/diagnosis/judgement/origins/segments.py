@@ -2,7 +2,9 @@
 
 Records of one step and pass with equal parents lie in one segment: one operation between those
 parents and the records differs. Origins of a tensor at later steps, in later passes and on other
-ranks show nothing new, and belong to the segment of the tensor's first origin.
+ranks show nothing new, and belong to the segment of the tensor's first origin. All that an
+optimizer makes in one step (`updated`, `delta`, `opt.*` of every parameter) lies in one segment, so
+that two updates are judged together.
 """
 
 from __future__ import annotations
