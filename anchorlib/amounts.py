@@ -11,14 +11,14 @@ def counted(number: int, word: str) -> str:
 
 
 def figure(value: float) -> str:
-    """Return a number as text of three digits, or whole from 1,000 on: 0.35, 5,310, 6.1e+06."""
+    """Return a number with three digits, without decimals from 1,000 on: 0.35, 5,310, 6.1e+06."""
     if 1000 <= abs(value) < 1e6:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
 
 def in_units(nbytes: int) -> str:
-    """Return a size in the smallest binary unit with a figure below 1,024: `12.3 MiB`."""
+    """Return a size as text, in the first of B, KiB, … that keeps it below 1,024: `12.3 MiB`."""
     amount = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:

@@ -13,10 +13,10 @@ __all__ = ["check_apart"]
 
 
 def check_apart(store: Path, run: str, shelf: Shelf) -> None:
-    """Raise OptionError where an archive would be the store itself.
+    """Raise OptionError where the archive `shelf` is the store itself.
 
-    That is so where they are one directory, and where the folder of this run is the same in both,
-    as through a link. Archives in object stores always pass.
+    That is so if both are one directory, or if the folder of this run is the same in both, for
+    instance through a link. An archive in an object store always passes.
     """
     if "://" in shelf.place:
         return

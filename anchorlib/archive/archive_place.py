@@ -1,4 +1,4 @@
-"""Changes the note of an archived run when its archive has moved to another place."""
+"""Changes the file in a store that says where a run's archive is, after the archive has moved."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["update_archive_place"]
 
 
 def update_archive_place(store: Path, note: ArchiveNote, shelf: Shelf) -> ArchiveNote:
-    """Note that an archived run is at another place, after reading each of its objects there.
+    """Write and return a new note of an archived run, after reading its archive's objects.
 
-    note: the present note of a run whose files are in its archive alone, that is, the store's file
-        that says where the archive is; the place that it names is not asked. shelf: the new place.
-    Return the new note. Raises RunNotFoundError where the run is not complete there, RunExistsError
-    where another recording is there, DamagedError where an object does not fit its SHA-256,
-    RunBusyError where the run was recorded anew or noted otherwise meanwhile, StoreError,
-    CollectorError.
+    A note is the store's file that says where the archive of a run is.
+    note: the present note of a run whose files are in its archive alone; the place that the note
+        names is not read. shelf: the new place.
+    Raises RunNotFoundError where the run is not complete at the new place, RunExistsError where
+    another recording is there, DamagedError where an object does not fit its SHA-256, RunBusyError
+    where the run was recorded anew or its note was changed meanwhile, StoreError, CollectorError.
     """
     folder = Within(shelf.location, f"{note.run}.zarr")
     parts = {key: _noted(folder, key, old, note.run, shelf) for key, old in note.parts.items()}
@@ -38,8 +38,9 @@ def _noted(run: Location, key: PartKey, note: RankNote, name: str, shelf: Shelf)
 
     A RankNote says which state of a rank an archive has. The recording's identity is compared with
     `note`, and each object with its SHA-256 in the new place's `sealed.json`.
-    run: the run's folder at the new place. name: the run's name. Raises as `update_archive_place`
-    does.
+    run: the run's folder at the new place. key: the rank's number, and which part of it. name: the
+        run's name.
+    Raises what `update_archive_place` raises.
     """
     sealed = read_sealed(run, *key)
     if sealed is None:

@@ -2,10 +2,10 @@
 
     rank0/sealing.json    which bytes are being sent, since when, and from which machine
 
-Archivers of equal bytes may work at the same time: each sends what the other would send. A claim
-keeps out an archiver with other bytes for the rank, for instance because the rank was recorded
-anew, or sealed by another version. Such an archiver would overwrite objects that the `sealed.json`
-of the first one vouches for.
+Two archivers that send equal bytes may work at the same time: each sends what the other would send.
+A claim keeps out an archiver that would send other bytes for the rank, because the rank was
+recorded anew, or compressed by another version of anchorlib. It would overwrite objects whose
+hashes are in the `sealed.json` of the first archiver.
 """
 
 from __future__ import annotations

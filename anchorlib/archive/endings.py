@@ -1,8 +1,8 @@
 """Finds out whether the ranks of a run have ended, also if other collectors hold parts of them.
 
-A session tells only the collector that it uses at its end that it is closed. So a part that the
-session had left before never says so itself: a later part says it, which may be in this store or in
-the archive already.
+A part is what one collector holds of a rank. A session that goes on with another collector leaves
+a part behind. When it closes, it tells only its last collector: an earlier part does not show that
+the session has ended. The last part does, and it may be in this store or in the archive.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ __all__ = ["NotEndedError", "check_ended", "check_recording", "is_spread", "open
 
 
 class NotEndedError(StoreError):
-    """A rank was not closed yet, as far as the parts that were looked at and the archive show."""
+    """The session of a rank has not ended, as far as the store and the archive show."""
 
 
 def open_ranks(run: str, parts: Sequence[RankReader], shelf: Shelf) -> list[int]:
-    """Return the ranks that were not closed, as far as `parts` and the archive's parts show.
+    """Return the ranks whose sessions have not ended, as far as `parts` and the archive show.
 
     parts: readers of what a store holds of each rank; other collectors may hold the rest. The
-        archive is asked only for ranks that are open in these. Raises StoreError, CollectorError.
+        archive is read only for ranks that have not ended by `parts` alone.
+    Raises StoreError, CollectorError.
     """
     there = Within(shelf.location, f"{run}.zarr")
     return [rank for rank, here in _by_rank(parts).items() if not _has_ended(here, there)]
@@ -50,8 +51,9 @@ def _by_rank(parts: Sequence[RankReader]) -> dict[int, list[RankReader]]:
 def check_recording(run: str, parts: Sequence[RankReader], shelf: Shelf) -> None:
     """Raise RunExistsError where the archive has parts of another recording with this run's name.
 
-    Parts of two recordings have different keys, so neither would overwrite the other, and the rank
-    that readers put together of both could not be read.
+    Parts of two recordings have different keys, so neither would overwrite the other. But readers
+    would join them to one rank, which they could not read. Nothing is checked for a run that one
+    collector recorded.
     """
     if not is_spread(parts):
         return
@@ -104,10 +106,10 @@ def _has_ended(here: Sequence[RankReader], there: Location) -> bool:
 
 
 def _goes_on(other: RankReader, here: Sequence[RankReader]) -> bool:
-    """Return whether a part `other` has the rest of a session that begins in `here`, or later ones.
+    """Return whether part `other` continues a session of the parts `here`, or has later sessions.
 
-    A part is what one collector holds of a rank; all are parts of one rank. A part of an earlier
-    recording with this run's name says nothing about this recording.
+    All are parts of one rank, each held by one collector. False is returned for a part of an
+    earlier recording with this run's name.
     """
     own = [one for part in here for one in part.catalogue.attempts]
     claims, newest = {one.claim for one in own}, max(one.started_ns for one in own)
@@ -118,7 +120,7 @@ def _goes_on(other: RankReader, here: Sequence[RankReader]) -> bool:
 
 
 def _others(here: Sequence[RankReader], there: Location) -> Iterator[RankReader]:
-    """Yield readers of the rank's parts that are complete in the archive and not among `here`."""
+    """Yield readers of a rank's parts that are complete in the archive and not among `here`."""
     own = {(one.rank, one.part) for one in here}
     for rank, part in listed_parts(there):
         is_other = rank == here[0].rank and (rank, part) not in own

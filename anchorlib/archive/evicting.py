@@ -31,8 +31,10 @@ _log = logging.getLogger("anchorlib")
 class Keep:
     """How much of the archived runs stays on this machine; runs that are not archived always stay.
 
-    most: bytes of disk that they may take together; beyond them the oldest go.
-    seconds: how long a run stays after it was archived. None sets no limit; most=0 keeps no run.
+    most: the bytes of disk that archived runs may take together; if they take more, the oldest are
+        removed.
+    seconds: how long a run stays after it was archived.
+    None sets no limit; most=0 keeps no archived run.
     """
 
     most: int | None = None
@@ -78,8 +80,8 @@ def leaving(store: Path, place: str, keep: Keep, also: Iterable[str] = ()) -> li
 def make_room(store: Path, shelf: Shelf, keep: Keep) -> dict[str, int]:
     """Remove archived runs from this machine until `keep` is met; return bytes freed, by run.
 
-    Each run is looked up in the archive before it is removed. It stays where the archive no longer
-    has it as it was compared, where it changed here, and where a living process writes it; the
+    Each run is looked up in the archive before it is removed. It stays if the archive no longer has
+    the objects that were compared, if the run changed here, or if a living process writes it; the
     reason is logged.
 
     Raises CollectorError where the archive cannot be asked; then no further run is removed.

@@ -37,11 +37,12 @@ _PAUSE = 0.05  # seconds, times the number of failed tries: others rewrite the i
 def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> None:
     """Add archived ranks to the index of their run, which is made where there is none.
 
-    The digests (hashes) and figures (counts, histograms) of their steps are written first: the
-    index refers to their objects. Objects that no index refers to any more, from the index before
-    and from updates that came too late, are removed.
-    folder: the run's objects. anew: ranks that were completed just now. An index that has them
-        already has totals of an earlier recording, so it is made again from all ranks.
+    The index refers to two objects with facts about steps: digests (hashes), and figures (counts,
+    histograms). They are written first. Objects that the index no longer refers to are removed, as
+    are those of tries in which another archiver was faster; so is an index too large for readers.
+    folder: the run's objects. ranks: the ranks to add. anew: ranks that were completed just now. If
+        the index has one of these, it counts an earlier recording, and is made again from all
+        ranks.
     Raises StoreError, CollectorError.
     """
     marked, keys = {*anew}, set[str]()
@@ -79,8 +80,8 @@ def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> 
 class _Fresh:
     """What was counted of the ranks that the index does not know yet, or that were counted anew.
 
-    ranks: their totals, without those of steps. steps: those of steps, which are added up at once,
-        since those of a thousand ranks might not fit in memory.
+    ranks: the totals of each rank, without its totals by step. steps: the totals by step of all
+        these ranks, added up, since those of a thousand ranks might not fit in memory.
     """
 
     ranks: list[RankFigures]
@@ -100,7 +101,7 @@ class _Fresh:
 
 
 def _named(figures: RunFigures | None) -> set[str]:
-    """Return the keys of the two objects about steps that an index refers to, if it does.
+    """Return the keys of the objects about steps that an index refers to: none, one or two.
 
     One holds digests (hashes) of the steps of all ranks, the other their counts and histograms.
     """
@@ -121,8 +122,8 @@ def _put_digests(folder: Shelf, known: RunFigures | None, merged: RunFigures, fr
     """Store the digests of all ranks that have any; return the object's SHA-256 for the index.
 
     Digests are hashes of the records of each range of steps. Return "" where fewer than two ranks
-    have them, as for a run of one rank (opening it tells more), and where they are too large.
-    known: the present index. merged: the new one. fresh: the ranks that were added.
+    have digests (a single rank is opened instead), and where the object would be too large.
+    known: the present index, if any. merged: the new one. fresh: the ranks that were added.
     """
     others = {*merged.ranks} - fresh.numbers
     kept = digests_of_run(folder.location, known)
@@ -145,10 +146,10 @@ def _put_digests(folder: Shelf, known: RunFigures | None, merged: RunFigures, fr
 def _put_steps(folder: Shelf, known: RunFigures | None, merged: RunFigures, fresh: _Fresh) -> str:
     """Store the figures of the steps of all ranks; return the object's SHA-256 for the index.
 
-    Figures are counts, extremes and histograms. Return "" where a rank has none, as one that an
-    older version sealed, where they are too large, and for a single rank, which is opened as soon
-    as it is drawn.
-    known: the present index. merged: the new one. fresh: the ranks that were added.
+    Figures are counts, extremes and histograms. Return "" where a rank has no figures (an older
+    version archived it), where the object would be too large, and for a run of one rank, which
+    readers open instead.
+    known: the present index, if any. merged: the new one. fresh: the ranks that were added.
     """
     if len(merged.ranks) < 2:
         return ""
@@ -177,7 +178,8 @@ def _put_steps(folder: Shelf, known: RunFigures | None, merged: RunFigures, fres
 def _put(folder: Shelf, key: Callable[[str], str], data: bytes, there: str) -> str:
     """Store an object under a key made of its SHA-256; return the SHA-256 in hex.
 
-    there: the SHA-256 of the object that is there already, "" for none; it is not stored again.
+    there: the SHA-256 of the object that the present index refers to, "" for none. If it
+        equals that of `data`, nothing is stored.
     """
     name = object_name(data)
     if there != name:
@@ -199,8 +201,8 @@ def _with(
 ) -> tuple[RunFigures, _Fresh]:
     """Return the totals of the index with these ranks added, and those of the added ranks alone.
 
-    known: the present index; None where there is none. Where it is None, and where a rank in it has
-        got a further part since, all ranks of the archive are counted, and all count as added.
+    run: the run's folder in the archive. known: the present index, if any. Without one, or if it
+        names other parts of its ranks than the archive has, all ranks are counted as added.
     """
     listed = listed_parts(run)
     if known is None or {one for one in listed if one[0] in {*known.ranks}} != known.keys:

@@ -26,8 +26,8 @@ def checked_shelf(shelf: Shelf, *, without_conditions: bool = False) -> Shelf:
     removes it.
     without_conditions: accept a store that ignores conditions. The caller then vouches that nobody
         else archives into it: two archivers could overwrite each other's objects.
-    Raises OptionError for a store that ignores conditions otherwise, CollectorError for one that
-    does not answer.
+    Raises OptionError for a store that ignores conditions, unless that is accepted, and
+    CollectorError for a store that does not answer.
     """
     if _keeps_conditions(shelf):
         return shelf
@@ -58,7 +58,7 @@ def _keeps_conditions(shelf: Shelf) -> bool:
 class _Unconditional:
     """A place for archives on a store that ignores conditional writes: it looks first, then writes.
 
-    That is not safe against a second archiver in between.
+    Another archiver may write between the look and the write, and be overwritten.
     """
 
     def __init__(self, shelf: Shelf) -> None:

@@ -43,9 +43,9 @@ def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path)
     run: the location of the run. shelf: takes the run's objects, whose keys begin with "rank0/".
         scratch: an empty folder with room for the sealed rank.
     Raises RunExistsError where the archive has another recording under this name, RunBusyError
-    where another recording is being sent there or the rank was recorded into, OptionError where a
-    run is recorded in that place, DamagedError where rows or values do not fit their checksums,
-    StoreError, CollectorError.
+    where another recording is being sent there or the rank was recorded into, OptionError where the
+    archive is the store into which the rank was recorded, DamagedError where rows or values do not
+    fit their checksums, StoreError, CollectorError.
     """
     marked = read_sealed(shelf.location, reader.rank, reader.part)
     if marked is None:
@@ -70,7 +70,7 @@ def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path)
 
 
 def _check_not_live(reader: RankReader, shelf: Shelf) -> None:
-    """Raise OptionError where the archive's folder holds this rank as its writer wrote it.
+    """Raise OptionError where the archive's folder is the one that the rank was recorded into.
 
     The folder may be the collector's own directory, by another name. Sealed objects would replace
     the rank's only files there.
@@ -161,9 +161,10 @@ def _send(sealed: Sealed, shelf: Shelf, scratch: Path) -> int:
 
 
 def _compared(sealed: Sealed, shelf: Shelf, scratch: Path) -> dict[str, Held]:
-    """Return the rank's objects in the archive, after each was compared with the one made here.
+    """Compare each of the rank's objects in the archive with the one in the folder `scratch`.
 
-    The keys are those of the objects. Raises StoreError where an object is missing or differs.
+    Return size and tag of each object in the archive, by its key. Raises StoreError where an object
+    is missing or differs.
     """
     held = shelf.held(sealed.folder)
     for one in sealed.objects:
@@ -189,9 +190,10 @@ def _sealed_bytes(scratch: Path, key: str, sha256: str) -> bytes:
 def _other(there: Sealed, sealed: Sealed, reader: RankReader, shelf: Shelf) -> SentRank:
     """Accept or refuse an archived rank whose `sealed.json` differs from the one made now.
 
-    there: what the archive has. sealed: what was made now. It is accepted where it has the same
-        records, sealed by another version, after each object was read. Raises RunExistsError where
-        it has other records, DamagedError where an object is damaged.
+    there: what the archive has. sealed: what was made now. If the archive has the same records,
+        compressed by another version, each of its objects is read.
+    Returns the archived rank, with 0 objects sent. Raises RunExistsError where the archive has
+    other records, DamagedError where an object is damaged.
     """
     if (there.uid, there.records) != (sealed.uid, sealed.records):
         raise RunExistsError(_taken(reader.rank, shelf))

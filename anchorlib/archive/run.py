@@ -61,7 +61,7 @@ class Archived:
 class Planned:
     """What archiving a run would do.
 
-    there: the ranks that the archive has already. bytes: of the stored values of all ranks.
+    there: the ranks that the archive has already. bytes: what the stored values of all ranks take.
     """
 
     run: str
@@ -96,8 +96,9 @@ def archive_served(
 ) -> Archived:
     """Archive a run that collectors serve, or that is in another archive; no note is written.
 
-    location: of the run. Raises what `archive_run` raises, except RunBusyError for a run that is
-        being written: only its collectors know that.
+    location: where the run is.
+    Raises what `archive_run` raises, but no RunBusyError for a run that is being written: only its
+    collectors know that.
     """
     parts = _parts_at(location, run)
     scratch = tempfile.TemporaryDirectory
@@ -152,10 +153,10 @@ def _sent(  # each argument has a meaning of its own
 ) -> list[SentRank]:
     """Send all parts into the archive, then the run's zarr.json and index; return what was sent.
 
-    parts: readers of what the store holds of each rank. Of a run of several collectors the ranks
-        that have ended are sent although others have not: a collector may wait for the part that
-        says so, while this part's collector waits for another. Raises NotEndedError at the end
-        where a rank has not ended, otherwise as `archive_run` does.
+    parts: readers of what the store holds of each rank. Of a run that several collectors recorded,
+        ranks that have ended are sent even if others have not: else two collectors could each wait
+        for a part of the other.
+    Raises NotEndedError, after that, where a rank has not ended, and what `archive_run` raises.
     """
     folder = ShelfWithin(shelf, f"{run}.zarr")
     check_recording(run, parts, shelf)
@@ -196,8 +197,8 @@ def _ranks(parts: Sequence[RankReader]) -> tuple[int, ...]:
 def _parts_in(store: Path, run: str) -> list[RankReader]:
     """Return readers of the parts of a run in a directory, which nobody may be writing.
 
-    Raises RunBusyError for a run that is written, StoreError for the copy of a live rank that lacks
-    its end, RunNotFoundError.
+    Raises RunBusyError for a run that is written, StoreError for a rank that was copied while it
+    was written and lacks its end, RunNotFoundError.
     """
     if is_written(store, run):
         raise RunBusyError(

@@ -72,7 +72,7 @@ class Tables:
 class Misfit:
     """A record that cannot be stored, and the reason; a gap counts it as not recorded instead.
 
-    For instance, its step is beyond 64 bits, or its values have another shape than it says.
+    For instance, its step is beyond 64 bits, or its values do not have the shape that it states.
     """
 
     name: str

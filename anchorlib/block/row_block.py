@@ -70,7 +70,7 @@ class RowBlock:
         return self.buffers(np.flatnonzero(self.kept))
 
     def cut(self, bounds: Sequence[int]) -> Iterator[RowBlock]:
-        """Yield, for each two neighbours of `bounds`, a block of the records between them.
+        """Yield a block of the records from each index in `bounds` up to the next one.
 
         The blocks share the memory of this block, and have no misfits.
         """

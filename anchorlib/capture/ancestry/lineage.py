@@ -94,7 +94,7 @@ class LineageTracker:
             self._warn(plan.name, fault)
 
     def see_buffer(self, name: str, at: At, shape: tuple[int, ...]) -> None:
-        """State, once a phase, that it is unknown from what the buffer `name` was computed.
+        """State, once for each phase, that nothing tells what the buffer `name` was computed from.
 
         A buffer is recorded when a pass begins, and nothing tells what wrote it.
         """
@@ -154,11 +154,12 @@ class LineageTracker:
         self._tell_new(site, at.step, ancestry, follows=follows)
 
     def _tell_new(self, site: Site, step: int, ancestry: Ancestry, *, follows: bool) -> None:
-        """State from what the tensor at a site was computed, unless this was stated for it last.
+        """State what the tensor at a site was computed from, unless that was the last statement.
 
-        A site is a name, phase, pass, call and shape. For a site of which nothing was stated, the
-        first statement about its name, phase and call holds. step: from which on this is true.
-        follows: whether the gradient of the tensor is recorded.
+        A site is a name, phase, pass, call and shape. If nothing was stated for the site itself,
+        the first statement about its name, phase and call is compared.
+        step: the step from which on the statement is true. follows: whether the gradient of the
+            tensor is recorded.
         """
         name, phase, pass_index, call, shape = site
         first, content = (name, phase, call), hash((ancestry, follows))
@@ -178,5 +179,5 @@ class LineageTracker:
             )
 
     def close(self) -> None:
-        """Remove the marks by which anchored tensors are recognized from tensors that live on."""
+        """Remove the marks of anchored tensors from those that outlive the session."""
         self.marks.close()

@@ -5,13 +5,13 @@
     MulBackward0        other=0.125             a number that a tensor was multiplied by
     MulBackward0        other=tensor(0.125)     a number in a tensor of the program's
     MulBackward0        other=(32 of mean 0, std 1)     any other factor without a gradient
-    MseLossBackward0    target=(32 of mean 0, std 1, first 0.84)    another operand without one
-    IndexBackward0      indices=(160 from 0 to 47, 1f0c9a2b)        and one of integers, by digest
+    MseLossBackward0    target=(32 of mean 0, std 1, first 0.84)    other operand without gradient
+    IndexBackward0      indices=(160 from 0 to 47, 1f0c9a2b)        integers: bounds, digest
     MaskedFillBackward0 mask=6 of 16 (1f0c9a)   how many elements are set, and the mask's digest
     MkldnnRnnLayerBackward0    cx_=zeros        whether a recurrent layer's state is all zeros
-    SigmoidBackward0    outputs=(1)             which outputs of the operations before it it takes
+    SigmoidBackward0    outputs=(1)             which outputs of earlier operations it takes
 
-Two runs whose operations have other arguments compute something else; the texts show that.
+Where the arguments of an operation differ between two runs, the texts of the two runs differ.
 
 torch gives each type of node a getter for each saved argument (`_saved_eps`). The getters are taken
 from the type's own dict, because a custom `torch.autograd.Function` may have attributes with such
@@ -123,7 +123,7 @@ def _describes_elements(text: str) -> bool:
 
 
 def _outputs(node: Any) -> str:
-    """Return which output of each node before it `node` takes, as "outputs=(1)"; "" if all 0."""
+    """Return which outputs of its input nodes `node` takes, as "outputs=(1)"; "" if all are 0."""
     numbers = [number for source, number in node.next_functions if source is not None]
     return f"outputs=({', '.join(map(str, numbers))})" if any(numbers) else ""
 
@@ -161,7 +161,7 @@ def _multiplies(node: Any) -> bool:
 
 
 def _weighs(node: Any) -> bool:
-    """Return whether a number that `node` saved may be the program's: a factor, a class weight."""
+    """Return whether a number that `node` saved may be one that the program gave, as a factor."""
     return _multiplies(node) or type(node).__name__.startswith("BinaryCrossEntropy")
 
 
@@ -199,9 +199,9 @@ def _operand(tensor: Any) -> str:
     """Return a text of a small operand that autograd does not follow; "" for any other tensor.
 
     For integers it has their bounds and the first digits of the digest that a record of them has.
-    For other types it has size, mean and spread, and the first element, since two halves may be
-    exchanged; for a mask that is added, it has how many elements are minus infinity, and the
-    digest.
+    For other types it has size, mean, spread, and the first element: exchanging the halves of an
+    operand changes that alone. For an additive mask it has instead how many elements are minus
+    infinity, and a digest.
     """
     values = None if tensor.dtype == torch.bool else _once(tensor)
     if values is None:
@@ -227,13 +227,13 @@ def _state(tensor: Any) -> str:
 
 
 def _several(saved: tuple[Any, ...]) -> str:
-    """Return the texts of the indices of all indexed axes; "" where one of them has none."""
+    """Return the texts of the indices of all indexed axes; "" where an index has no text."""
     texts = [_operand(one.data) for one in saved if one.data is not None]
     return "" if not all(texts) else texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 
 def _mask(mask: Any) -> str:
-    """Return how many elements of a mask are set, and its digest; "" where that is not cheap."""
+    """Return how many elements of a small CPU mask are set, and its digest; "" for other masks."""
     values = _elements(mask) if mask.dtype == torch.bool else None
     if values is None:
         return ""
@@ -241,7 +241,7 @@ def _mask(mask: Any) -> str:
 
 
 def _once(tensor: Any) -> np.ndarray[Any, Any] | None:
-    """Return a small CPU tensor's elements, those of an expanded axis once; None as `_elements`."""
+    """Return what `_elements` returns, with the equal elements of an expanded axis only once."""
     values = _elements(tensor)
     if values is None:
         return None

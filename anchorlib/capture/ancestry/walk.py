@@ -55,7 +55,7 @@ class Walk:
         self._missing: dict[str, None] = {}
 
     def back_from(self, x: torch.Tensor) -> Ancestry:
-        """Return the nearest anchored tensors and parameters before `x`, and the operations after.
+        """Return the nearest anchored tensors and parameters, and the operations from them to `x`.
 
         `Ancestry.missing` says why some may be missing, as after more than 10,000 operations.
         """
@@ -107,8 +107,8 @@ class Walk:
     def _unfollowed(self, x: torch.Tensor) -> Ancestry:
         """Return the ancestry of `x`, a tensor without a graph.
 
-        Its parent is an anchored tensor that is `x` under another name or was detached, or else the
-        arguments of the module that returned `x`.
+        Its parent is the anchored tensor that has the memory of `x` (under another name, detached,
+        or viewed). Without one, its parents are those of a module's output: see `_made_by`.
         """
         held = self._held(x)
         if held is None:
