@@ -1,8 +1,8 @@
 """Decorators that tell dynamo, the tracer of torch.compile, how to treat functions of ours.
 
-dynamo traces an anchor where compiled code inlines it. Without `natively` it would also compile an
-anchor that runs outside compiled code (after a graph break, or in a function that it gave up on)
-as a small graph, once for each name.
+dynamo traces an anchor where compiled code inlines it. An anchor may also run outside compiled code
+(after a graph break, or in a function that dynamo gave up on). Without `natively`, dynamo would
+compile such an anchor as a small graph, once for each name.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def forget_compiled_code() -> None:
 
 
 def take_hooks_inside(model: object) -> Callable[[], None] | None:
-    """Make a model that `torch.compile` returned compile the hooks of the model inside it too.
+    """Let a model that `torch.compile` returned compile also the hooks of the model inside it.
 
-    Returns a function that undoes this; None where `model` is no such model.
+    Returns a function that undoes this; None where `torch.compile` did not return `model`.
     """
     return compile_hooks_of(model)

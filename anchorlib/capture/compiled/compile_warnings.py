@@ -1,4 +1,4 @@
-"""Warnings about compiled code that a user is meant to read, each of them once a session."""
+"""Warnings about compiled code that a user is meant to read, each logged once in a session."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class CompileWarnings:
         self._told_marks = False
 
     def tell_marks(self) -> None:
-        """Log, once, which functions to steer dynamo this version of torch does not have."""
+        """Log once which functions that steer dynamo are missing in this version of torch."""
         self._told_marks = self._told_marks or tell_marks()
 
     def overdue(self, upcoming: int | None) -> list[str]:
-        """Forget and return the names of anchors that were traced and had a whole step to record.
+        """Return the names of traced anchors that recorded nothing in a whole step; forget them.
 
         upcoming: the step that begins now; None after the last step, when every anchor is overdue.
         """

@@ -1,4 +1,4 @@
-"""Which execution of a graph an operator belongs to, and the coordinates of its site there.
+"""Which execution of a graph an operator belongs to, and the coordinates of its anchor there.
 
 A graph's program is the list of its anchors in the order of the code; a site is an index in it.
 
@@ -8,7 +8,7 @@ A graph's program is the list of its anchors in the order of the code; a site is
                was noted in forward
     recomputation (activation checkpointing) gets the coordinates of the execution it repeats
 
-The clock counts calls of compiled and of eager code together.
+The session's clock counts calls in compiled and in eager code together.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class _Execution:
 class Executions:
     """The executions of compiled graphs in one session.
 
-    plan_of: returns, for a name and the text of its modes, what is recorded of it, or None if its
-        calls are not counted. watched: the watched models, by the number of their watch.
+    plan_of: returns, for a name and the text of its modes, what is recorded of the name; None if
+        its calls are not counted. watched: the watched models, by the number of their watch.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Executions:
         return execution.at.get(site)
 
     def backward(self, program: Program, site: int, place: AnchorPlace) -> tuple[At | None, bool]:
-        """Return the coordinates of a value's operator run in backward, and whether to record it.
+        """Return the coordinates of a value that is seen in backward, and whether to record it.
 
         site: the index of `place`, the operator's anchor, in the graph's program. The value is
             recorded if the operator stands in a custom Function.backward. Otherwise activation
@@ -148,9 +148,9 @@ class Executions:
         return None if execution is None else execution.at.get(site)
 
     def end_step(self) -> None:
-        """Forget the executions of the step that has ended, but the last 16 of each graph.
+        """Forget the executions of the step that has ended, except the last 16 of each graph.
 
-        A backward that runs after the end of its step needs them.
+        A backward that runs after the end of its step needs these 16.
         """
         self._running.clear()
         self._again.clear()
@@ -235,8 +235,9 @@ class Executions:
     def _of_reentrant(self, program: Program, site: int) -> _Execution | None:
         """Return the execution that reentrant checkpointing repeats; None where it is not known.
 
-        Its forward ran as another program, without gradients, and the coordinates of the calls of
-        each name were remembered then. site: the operator that runs, as an index in `program`.
+        Reentrant checkpointing ran the forward as another program, without gradients; the
+        coordinates of the calls of each name were remembered then.
+        site: the operator that runs, as an index in `program`.
         """
         key = (program.number, _node_number())
         execution = self._again.get(key)

@@ -1,7 +1,7 @@
 """Gradients of tensors that are inputs of compiled code.
 
-dynamo registers a hook on a graph's input outside the graph, again after each call of the graph. On
-a leaf, which outlives the call, the hooks pile up: the newest hook acts, and removes the others.
+dynamo registers a hook on a graph's input outside the graph, anew after each call of the graph. On
+a leaf, which outlives the call, the hooks pile up: the newest one acts, and removes the others.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -
 def see_input(g: torch.Tensor | None, name: str, modes: str) -> None:
     """Report to the session's observer what a hook on a non-leaf input of compiled code was given.
 
-    g: the gradient of the input; None where none reached the hook. name, modes: the anchor's.
+    g: the gradient of the input; None where no gradient reached the hook. name, modes: those of
+        the anchor.
     """
     observer = anchor_operators.current()
     if observer is not None:

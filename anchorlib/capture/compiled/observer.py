@@ -35,8 +35,8 @@ class CompiledObserver:
     """Observes values and gradients for the operators in compiled code, for one session.
 
     observer: the session's observer of eager code, whose clock and recorder are used. plan_of:
-        returns the plan of a name and the text of its modes (what is recorded of the name); None
-        where the session records nothing of it.
+        returns, for a name and the text of its modes, the plan (what is recorded of the name); None
+        where the session records nothing of the name.
     """
 
     def __init__(self, observer: Observer, plan_of: Callable[[str, str], Plan | None]) -> None:
@@ -155,8 +155,8 @@ class CompiledObserver:
     def leaf_gradient(self, g: torch.Tensor, anchor: AnchorReference, leaf: int = -1) -> None:
         """Observe the gradient of a leaf once in each backward, at the coordinates of its last use.
 
-        If that use belongs to an earlier pass, the coordinates of this moment are taken instead.
-        leaf: the id of the tensor, as several leaves may have one name; -1 where it is not known.
+        If its last use was in an earlier pass, the coordinates are those of this moment.
+        leaf: the id of the leaf, since several leaves may have one name; -1 where it is not known.
         """
         program, task = program_of(anchor), graph_task()
         key = (
@@ -183,7 +183,7 @@ class CompiledObserver:
     def see_from_outside(
         self, node: object, given: tuple[str, str], gradient: torch.Tensor | None
     ) -> None:
-        """Count, or warn of, a gradient of a graph's input that may be only a part of the whole.
+        """Warn that a gradient of a graph's input may lack a part; count it where none came at all.
 
         node: the autograd node that runs. given: the name and modes of the input. gradient: what
             the hook outside of compiled code was given, perhaps None.
@@ -197,14 +197,14 @@ class CompiledObserver:
         self._warnings.declared.setdefault(name, self._observer.clock.step)
 
     def skip(self, name: str, kind: str, reason: str) -> None:
-        """Count that the anchor `name` gives no record of `kind` in the code that is being traced.
+        """Count that the code that is being traced makes no record of `kind` at the anchor `name`.
 
         kind: "value" or "grad". reason: why, as text for the gap.
         """
         self._observer.recorder.skip(name, kind, reason, self._observer.clock.step)
 
     def settle(self) -> None:
-        """Record the observations that still wait until earlier ones of the program are made."""
+        """Record the observations that still wait for earlier observations of the program."""
         with self._lock:
             self._order.settle()
 
@@ -226,9 +226,9 @@ class CompiledObserver:
     # -- places
 
     def _place(self, program: Program | None, anchor: AnchorReference) -> tuple[At | None, bool]:
-        """Return the coordinates of the value's operator that runs now, and whether to record it.
+        """Return the coordinates of the value that `anchor` observes now, and whether to record it.
 
-        The coordinates are None where nothing is recorded or counted at the operator.
+        The coordinates are None where the value is neither recorded nor counted.
         """
         if program is None:  # the graph was traced in another process
             plan = self._plan(anchor.name, anchor.modes) if anchor.name else None

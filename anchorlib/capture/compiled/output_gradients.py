@@ -1,12 +1,11 @@
-"""Gradients of the outputs of compiled code, as a hook outside that code sees them.
+"""Gradients of the outputs of compiled code, as a hook outside the compiled code gets them.
 
     @torch.compile
     def f(x): h = x.tanh(); return h, h.sum()      # the gradient of h through the sum stays inside
 
 A hook on `h` outside of the compiled code is given only the part of the gradient that comes from
-outside. With a single output that part is the whole. The part that the hook is given is recorded,
-and the run's header names the tensor. A hook that is given nothing makes no record, and that is
-counted.
+outside; code with a single output has no other part. This part is recorded, and the run's header
+names the tensor. A hook that is given no gradient makes no record; the missing record is counted.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ FROM_OUTSIDE = "grad.from_outside"
 
 
 class OutsideGradients:
-    """Warns of gradients of which compiled code may keep a part, so that a record lacks that part.
+    """Warns of gradients whose records may lack the part that stays inside compiled code.
 
     warn: called with the subject of a warning and its text; logs each subject once.
     """

@@ -1,7 +1,7 @@
 """Observations of one name put into program order, whatever order compiled code makes them in.
 
-Modes that count or fold (EveryN, Sum, Final) need program order. A tensor that is observed before
-an earlier one of the program is copied, and the copy waits until the earlier one was recorded.
+Modes that count or fold (EveryN, Sum, Final) need program order. A tensor that is observed too
+early is copied, and the copy waits until the tensors before it in the program were recorded.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ProgramOrder:
 
 
 class _Queue:
-    """The observations of one key (name and modes) that wait for earlier ones of the program.
+    """The observations of one key (name and modes) that wait for earlier observations.
 
     sites: indices of the key's anchors in the graph's program, in program order; each execution of
         the graph visits each of them once.
@@ -86,7 +86,7 @@ class _Queue:
             self._next = 0
 
     def settle(self) -> None:
-        """Record the waiting observations: the earlier ones that they waited for will not come."""
+        """Record the waiting observations: those that they waited for will not come."""
         for site in self._sites:
             if site in self._waiting:
                 kept, record = self._waiting.pop(site)

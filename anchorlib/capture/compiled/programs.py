@@ -39,8 +39,8 @@ __all__ = [
 class AnchorReference(NamedTuple):
     """What an operator in a graph knows of its anchor, as constants: name, modes, program and site.
 
-    site: the anchor's index in the program. Name and modes are enough to record even if another
-        process traced the graph, so that the program is not known here.
+    site: the anchor's index in the program. Where another process traced the graph, the program is
+        not known here; name and modes are then enough to record.
     """
 
     name: str
@@ -119,12 +119,12 @@ class Program:
     _counted: int = 0
 
     def add(self, event: Event) -> int:
-        """Append `event`, and return its index in the program, which is called its site."""
+        """Append `event`; return its site, that is, its index in the program."""
         self.events.append(event)
         return len(self.events) - 1
 
     def sites(self, name: str, modes: str) -> list[int]:
-        """Return the sites of a name's anchors that each execution visits exactly once, in order.
+        """Return the sites of the anchors of a name, in order, if each execution visits them once.
 
         A site is an index in `events`. modes: the texts of the anchors' modes joined by commas, ""
             for the session's modes, or `watch:N` for tensors of the watched model number N.
@@ -162,7 +162,7 @@ def program_of(anchor: AnchorReference) -> Program | None:
 
 
 def current_program() -> Program:
-    """Return the program (list of anchors) of the graph that dynamo traces; make it at first."""
+    """Return the program (list of anchors) of the graph that dynamo traces, a new one if needed."""
     context = CompileContext.try_get()
     if context is None:
         return _new_program()
@@ -186,5 +186,5 @@ def traced_in_backward() -> bool:
 
 
 def enclosing() -> str:
-    """Return the operator in whose body dynamo traces if that hides gradients from hooks, or ""."""
+    """Return the operator that is being traced, if hooks in its body get no gradients; else ""."""
     return next((one for one in enclosing_operators() if one not in _TRANSPARENT), "")

@@ -52,7 +52,7 @@ AnchorFields = tuple[
 
 
 class MadeMode:
-    """Marks a tuple as the class and the fields of a mode that traced code has made."""
+    """The first item of a tuple that holds the class and fields of a mode made by traced code."""
 
 
 @constant
@@ -67,7 +67,8 @@ def place_anchor(
     name: as the user gave it. described: the mode as nested constants; None for the session's
         modes. other: the class of the anchored object if that is not a tensor, or "". gradients:
         whether gradients are enabled.
-    Returns the arguments of the anchor's operators, and the class and message of an error, or None.
+    Returns the arguments of the anchor's operators; and the class and message of the error that the
+    call of `anchor` raises, or None.
     """
     try:
         if other:
@@ -87,8 +88,8 @@ def place_anchor(
 def chosen(watch: int, name: str) -> tuple[bool, bool]:
     """Return whether the value, and whether the gradient of `name` is recorded in a watched model.
 
-    watch: the number of the model's `ModelWatch`. Both are False where the active session has none
-        of that number.
+    watch: the number of the model's `ModelWatch`. Both are False where the active session has no
+        `ModelWatch` of that number.
     """
     observer = anchor_operators.current()
     watched = None if observer is None else observer.watched.get(watch)
@@ -110,8 +111,8 @@ def place_watched(name: str, watch: int, gradients: bool) -> AnchorFields:  # no
 def followed(site: int = -1) -> bool:
     """Return whether a hook on an intermediate tensor would be traced into the backward graph here.
 
-    site: the index of the tensor in the graph's program: if the result is False, its gradient is
-        noted there as one that cannot be recorded. -1 notes nothing.
+    site: the index of the tensor in the graph's program. If the result is False, the program notes
+        that its gradient cannot be recorded. -1: nothing is noted.
     """
     operator = enclosing()
     if operator and site >= 0:
@@ -158,7 +159,7 @@ def add_phase(name: Any) -> tuple[str, str] | None:
 
 @constant
 def count_skipped(name: str, reason: str) -> None:
-    """Count that the value of `name` is not recorded in the code being traced, for `reason`."""
+    """Count that code being traced does not record the value of `name`; `reason` says why."""
     observer = anchor_operators.current()
     if observer is not None:
         observer.skip(name, "value", reason)
@@ -176,7 +177,7 @@ def hide_compiled_autograd() -> bool:
 
 @constant
 def show_compiled_autograd(hidden: bool) -> None:  # noqa: FBT001
-    """Undo `hide_compiled_autograd`; hidden: what that returned."""
+    """Undo `hide_compiled_autograd`, if it hid anything; hidden: what it returned."""
     if hidden:
         torch_private.show_compiled_autograd()
 

@@ -3,7 +3,7 @@
     by hooks     forward made a graph, whose gradient hooks will fire: value and gradient of a
                  recomputed tensor are recorded already
     reentrant    forward ran without gradients inside an autograd Function, whose backward runs
-                 it again: only the recomputation makes a graph to hook
+                 the forward again: only this recomputation makes a graph to hook
 
 Both are kinds of activation checkpointing. Other code inside backward repeats nothing: a custom
 Function's backward, a hook. The Python stack tells these cases apart; it is read only inside
@@ -40,7 +40,7 @@ _LIMIT = 65536  # most calls to remember in a step: endless inference must not f
 
 
 class Repetition(Enum):
-    """What an observation inside backward repeats."""
+    """What an observation inside backward repeats: nothing, or a call made in forward."""
 
     NONE = "nothing: it is seen for the first time"
     FOLLOWED = "a call whose gradient is hooked already"
@@ -53,7 +53,7 @@ def recomputing() -> bool:
 
 
 def repetition() -> Repetition:
-    """Return what an observation that this thread makes now, inside backward, repeats."""
+    """Return what an observation would repeat that this thread makes now, inside backward."""
     create_graph: bool | None = None
     callee: FrameType | None = None
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # no public way to the caller's frame
@@ -89,12 +89,12 @@ def _creates_graph(engine: FrameType) -> bool:
 
 
 class UnfollowedCalls:
-    """The calls of a step that were made without gradients, by the name or plan that was called.
+    """The coordinates of the calls of a step that were made without gradients, by key.
 
-    When reentrant checkpointing repeats such a call in backward, the repetition gets the
-    coordinates that are remembered here. Autograd's sequence numbers tell which calls a checkpoint
-    repeats: those with numbers between that of the checkpoint's own node and that of the next
-    repeated node. They are repeated in the order in which they were made, again in each backward.
+    A key is a name or a plan. When reentrant checkpointing repeats such a call in backward, the
+    repetition gets the coordinates that are remembered here. Autograd's sequence numbers tell which
+    calls a checkpoint repeats: those between the number of the checkpoint's node and that of the
+    next repeated node. Each backward repeats them in the order in which they were made.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class UnfollowedCalls:
     def take(self, key: Hashable) -> At | None:
         """Return the coordinates of the next call of `key` that the running autograd node repeats.
 
-        None where that call is not known.
+        Return None where the call is not known.
         """
         threads, node = self._calls.get(key), current_node()
         if threads is None or node is None:

@@ -1,9 +1,9 @@
 """The coordinates of an observation in a run: step, pass and call, counted automatically.
 
-    step        ends when the clock's optimizer has stepped (see `step_enders`), or at
+    step        ends after the step of one of the optimizers (see `step_enders` for which), or at
                 `session.step()`
     pass_index  n-th forward+backward inside a step: a forward observation after a gradient opens
-                the next pass; without gradients, each further forward of a watched model does
+                the next pass; without gradients, each forward of a watched model but the first
     call        n-th use of a name inside the pass
 
 A watched model is one that was given to `watch`. Passes and calls are counted separately for each
@@ -124,7 +124,7 @@ class Clock:
     def call(self, name: Hashable, *, backward: bool = False) -> At:
         """Count an observation of `name`, and return its coordinates.
 
-        backward: whether it is made inside a backward.
+        backward: whether the observation is made inside a backward.
         """
         return self.count((name,), backward=backward)
 
@@ -238,7 +238,7 @@ class Clock:
     # -- step
 
     def bind(self, optimizer: object) -> None:
-        """Make the steps of `optimizer` end the session's steps, unless another optimizer's do."""
+        """Let `optimizer` end the session's steps, unless another optimizer already does."""
         self.trains = True
         self.step_enders.name(optimizer)
 
@@ -253,7 +253,7 @@ class Clock:
         return not any(one.started for one in self._passes.values())
 
     def unbind(self) -> None:
-        """Forget the bound optimizer, so that another can be bound, if none has stepped yet."""
+        """If no optimizer has stepped yet, forget the bound one, so that another can be bound."""
         self.step_enders.unname()
 
     def optimizer_stepped(self, optimizer: object) -> None:
@@ -272,8 +272,8 @@ class Clock:
     def end_step(self, number: object = None) -> None:
         """End the step by hand; from now on only this method ends steps.
 
-        number: the number of the next step; None for the following number.
-        The first call does not count again a step that an optimizer has just ended. Raises
+        number: the number of the next step; None: one more than that of the ended step.
+        If an optimizer has just ended the step, the first call does not end another one. Raises
         OptionError for a `number` that no step can have.
         """
         if not isinstance(number, int | None) or (number is not None and number < 0):

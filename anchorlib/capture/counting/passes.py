@@ -29,14 +29,14 @@ class Passes:
         self.roots: set[int] = set()
 
     def next(self) -> None:
-        """Go on to the next pass, which begins with its first observation."""
+        """Go on to the next pass, which counts as begun at its first observation."""
         self.index += 1
         self.started = self.gradient_seen = self.ready = False
         self.calls = {}
         self.roots.clear()
 
     def call(self, counters: tuple[Hashable, ...]) -> int:
-        """Return the next number of these counters, and advance all beyond the highest of them.
+        """Return the highest of the counters' next numbers, and set all counters beyond it.
 
         counters: keys, one for each mode of the observed name.
         """

@@ -39,7 +39,7 @@ class Forward(Enum):
 class _Thread:
     """The phases and forwards that one thread has entered and not left.
 
-    Each is kept with the number of the backward in which it was entered, -1 outside of backward.
+    Each is kept with autograd's number of the backward in which it was entered; -1 outside of one.
     """
 
     __slots__ = ("forwards", "named", "owner", "phase", "since")
@@ -67,7 +67,7 @@ class _Own(threading.local):
 
 
 class Phases:
-    """Says which phase a record of a session carries: each thread enters and leaves its own."""
+    """Says which phase a record of a session carries; each thread has its own phases."""
 
     def __init__(self) -> None:
         self.own = _Own(self)
@@ -127,7 +127,7 @@ class Phases:
         return self._backwards.get(task) or self._caller(own).phase
 
     def gradient(self, phase: str) -> None:
-        """Note `phase`, that of a gradient's forward, for the running backward if it is the first.
+        """Note the phase of a gradient's forward, if it is the running backward's first gradient.
 
         Outside of a backward nothing is noted.
         """

@@ -2,16 +2,16 @@
 
 "The clock" here is the optimizer whose steps end the session's steps. It is the first optimizer
 that completes a step, or the one that `watch` was given. Other optimizers step inside its steps
-(the two of a GAN, each once), until one of them becomes the clock. That is so in two cases:
+(as in a GAN, where each of two steps once), until one becomes the clock. It does in two cases:
 
-    the clock has stepped alone so far (at least twice in a row), and another optimizer steps
-    another optimizer steps more often than it ever did inside one step of the clock, at least twice
+    the clock has stepped alone so far (at least twice in a row), and then the other one steps
+    the other one steps twice or more in one step of the clock, and more often than ever before
 
 A step that an optimizer repeats at once, without a gradient in between, does not count for the
 second case: it follows the same backward pass, and the clock's next step is still to come.
 
-The old clock takes over again where the new one ended a single step, or where the old one is the
-optimizer that `watch` was given, and it steps again.
+When the old clock steps again, it takes over if the new one has ended a single step, or if the old
+one is the optimizer that `watch` was given.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class _StepEnderPeriod(NamedTuple):
     """A time during which one optimizer, "the clock", ended the session's steps.
 
     It is kept so that the optimizer can become the clock again.
-    clock: the optimizer; None for the time before the first. most: how often each other optimizer
-        stepped at most inside one step of the clock. beside: the optimizers that stepped inside
-        the clock's steps.
+    clock: the optimizer; None for the time before the first. most: for each other optimizer, the
+        most steps that it made inside one step of the clock. beside: the optimizers that stepped
+        inside the clock's steps.
     """
 
     clock: _Stepper | None
@@ -93,7 +93,7 @@ class StepEnders:
         self._before: _StepEnderPeriod | None = None  # the clock before this, if it stepped alone
 
     def name(self, optimizer: object) -> None:
-        """Let the steps of `optimizer` end the session's steps, unless another optimizer's do.
+        """Let `optimizer` end the session's steps, unless another optimizer already does.
 
         Called for an optimizer that `watch` was given.
         """
@@ -101,7 +101,7 @@ class StepEnders:
             self._named = self._clock = self._stepper(optimizer)
 
     def unname(self) -> None:
-        """Forget which optimizer ends the session's steps, unless any has stepped.
+        """Forget which optimizer ends the session's steps, if none has stepped yet.
 
         Called when `watch` will be given another optimizer.
         """
@@ -116,9 +116,7 @@ class StepEnders:
     def stepped(
         self, optimizer: object, pass_index: int, *, by_hand: bool, gradient: bool = True
     ) -> bool:
-        """Note an optimizer's step, completed after pass `pass_index`; return whether a step ends.
-
-        The step that may end is the session's.
+        """Note an optimizer's step after pass `pass_index`; return if it ends the session's step.
 
         by_hand: whether steps end only at `session.step()`. gradient: whether a gradient was seen
             since an optimizer stepped last.
@@ -188,7 +186,7 @@ class StepEnders:
         )
 
     def _who(self) -> list[str]:
-        """Return a text which says for each optimizer what it ends, as a list of no or one item.
+        """Return a list of one text which says for each optimizer which steps and passes it ends.
 
         The optimizers come in the order of their first steps. The list is empty for fewer than two
         optimizers.
@@ -253,7 +251,7 @@ class StepEnders:
     def _since(self, one: _Stepper) -> dict[_Stepper, int]:
         """Return how often each other optimizer has stepped since `one` stepped last.
 
-        That is the most that they step inside a step of `one`, as far as known.
+        These are taken as the most steps that they make inside one step of `one`.
         """
         times: dict[_Stepper, int] = {}
         for other in reversed(self._history):

@@ -1,10 +1,10 @@
 """How forwards under `no_grad` are counted, so that they do not shift training's coordinates.
 
-    monitoring      a forward of the model in training, to watch it: has the phase "no_grad"
-    beside it       a forward of another model (a teacher, an average of weights): counts as further
-                    calls of the pass of training that is open or comes next
-    inference       a forward of a watched model where nothing is trained: is a pass
-    checkpointed    backward will repeat the forward with gradients: counts as one of training
+    monitoring      a forward of the trained model, to look at it: has the phase "no_grad"
+    beside          a forward of another model (a teacher, an average of weights): counts as further
+                    calls in the pass of training that is open or comes next
+    inference       a forward of a watched model where nothing is trained: counts as a pass
+    checkpointed    a forward that backward will repeat with gradients: counts as one of training
 
 A watched model is one that was given to `watch`; its forward is that of the root module. The case
 is decided when the forward begins. For an anchor outside of watched models it is decided by the
@@ -64,7 +64,7 @@ class Forwards:
         return self._held(root) if search else id(root) in self._trained and self._held(root)
 
     def _held(self, module: nn.Module) -> bool:
-        """Return whether an optimizer holds parameters of `module`, searching for one only once."""
+        """Return whether an optimizer holds parameters of `module`; the search runs once."""
         known = self._trained.get(id(module))
         if known is None or known[0]() is not module:
             known = self._trained[id(module)] = (ref(module), held_by_optimizer(module))

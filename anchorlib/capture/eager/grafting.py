@@ -1,4 +1,4 @@
-"""Graft: a training goes on with another run's values at every anchor, once its own are recorded.
+"""Graft: at every anchor a training records its own values, and goes on with another run's.
 
     with anchorlib.start("b") as session, anchorlib.graft("a"):
         train()                                  # every tensor is made from what run a had there
@@ -199,7 +199,7 @@ class Graft:
 
 
 def _places(series: Series) -> dict[At, int]:
-    """Return the index in the series of the last record at each coordinate."""
+    """Return, for the coordinates of each record, the index in the series of the last one there."""
     columns = series.columns
     each = (columns[name].tolist() for name in ("step", "pass_index", "call", "phase"))
     return {At(*one): index for index, one in enumerate(zip(*each, strict=True))}
@@ -208,7 +208,8 @@ def _places(series: Series) -> dict[At, int]:
 def _laid_out_as(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Return `values` with the strides of `x`, as the order of later sums depends on strides.
 
-    If `x` was expanded from fewer elements, as the gradient of a sum is, the copy is expanded too.
+    If `x` was expanded from fewer elements, as the gradient of a sum is, so is the result, if the
+    values allow it.
     """
     once = values
     for axis, (stride, size) in enumerate(zip(x.stride(), x.shape, strict=True)):

@@ -76,15 +76,15 @@ class GradientHook:
 
 
 class LeafHook(GradientHook):
-    """A gradient hook on a leaf, which a later pass may use without anchoring it again."""
+    """A gradient hook on a leaf; a later pass may use the leaf without anchoring it again."""
 
     __slots__ = ()
 
     @never_traced
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
-        """Record `gradient` at the coordinates of its call if the call is in the open pass.
+        """Record `gradient`, at the coordinates of its forward call if that is in the open pass.
 
-        Otherwise record it at the coordinates that the clock shows now.
+        Otherwise they are the coordinates that the clock shows now.
         Returns None, or under `anchorlib.graft` the other run's gradient, to be used instead.
         """
         at, now = self.at, self._observer.clock.now()
@@ -96,8 +96,8 @@ class LeafHook(GradientHook):
 class Observer:
     """Observes tensors in eager code for one session: records values, and hooks gradients.
 
-    outside: called for an output of compiled code, which may keep a part of the output's gradient
-        to itself, with the tensor, its autograd node, the plan and the coordinates.
+    outside: called with each output of compiled code, its autograd node, plan and coordinates: a
+        part of the output's gradient may stay inside the compiled code.
     """
 
     def __init__(self, clock: Clock, recorder: Recorder) -> None:
@@ -162,7 +162,7 @@ class Observer:
     def _repeated(self, plan: Plan, x: torch.Tensor, *, wanted: bool) -> bool:
         """Return whether activation checkpointing repeats a call whose value is recorded already.
 
-        If so, and the call was first made without gradients, the gradient of `x` is hooked now.
+        If the call was first made without gradients, the gradient of `x` is hooked now.
         wanted: whether the gradient is recorded.
         """
         what = repetition()
@@ -281,7 +281,7 @@ class Observer:
         self._hung.append(hang_on_leaf(x, LeafHook(self, plan, at)))
 
     def catch_up(self) -> None:
-        """Call `due`, an action that waits until training goes on, if there is one.
+        """Call the action `due`, if there is one, which waits until training goes on.
 
         Called as a watched model's forward or an optimizer's step begins.
         """
@@ -290,7 +290,7 @@ class Observer:
             self.guarded(due)
 
     def guarded(self, action: Callable[[], object]) -> None:
-        """Run `action` inside an optimizer's step; if it raises, count and log the exception."""
+        """Run `action` inside the user's training; if it raises, count and log the exception."""
         try:
             action()
         except Exception as fault:  # noqa: BLE001  # inside a user's optimizer step
@@ -299,7 +299,7 @@ class Observer:
     def fault(self, name: str, kind: str, fault: Exception) -> None:
         """Count and log `fault`, an exception of ours while `name` was observed; training goes on.
 
-        kind: which of its tensors ("value", "grad", …). Equal exceptions are logged once.
+        kind: the observed tensor's ("value", "grad", …). Equal exceptions are logged once.
         """
         reason = f"{type(fault).__name__}: {fault}"[:200]
         self.recorder.skip(name, kind, reason, self.clock.step)
