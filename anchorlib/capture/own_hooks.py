@@ -60,8 +60,8 @@ _lock = Lock()  # sessions may begin and end in several threads
 class OwnHook:
     """A hook of ours, recognized by its class in whatever dict it is.
 
-    Code that takes a hook out of its dict and pickles it pickles a function that does nothing, and
-    that loads without anchorlib. A bound method would be pickled with the whole session.
+    If other code pickles such a hook, a function that does nothing is pickled in its place, which
+    loads without anchorlib. A bound method would be pickled with the whole session.
     """
 
     __slots__ = ()
@@ -102,8 +102,8 @@ class Hung:
 def hang(hooks: Any, hook: Callable[..., Any], *marks: Any, first: bool = False) -> Hung:
     """Add `hook` to the dict `hooks`; return a handle that removes the hook.
 
-    marks: dicts of flags: a value in them, under the hook's number, tells torch how to call the
-        hook. first: whether it is put before all other hooks in `hooks`, not behind them.
+    marks: dicts of flags; an entry with the hook's number in such a dict tells torch how to call
+        the hook. first: whether `hook` is put before all other hooks in `hooks`, not behind them.
     """
     number = -next(_numbers)
     for one in (hooks, *marks):
@@ -116,7 +116,7 @@ def hang(hooks: Any, hook: Callable[..., Any], *marks: Any, first: bool = False)
 def _held(handle: Any) -> Hung:
     """Return a handle of ours for a hook that was registered by torch's public method.
 
-    handle: what that method returned. Such a hook has a number among those of the user's hooks.
+    handle: what the method returned. The hook has a number from torch, as the user's hooks have.
     """
     return Hung(handle.id, (handle.hooks_dict_ref(),))
 
@@ -202,7 +202,7 @@ def hang_before_steps(hook: Callable[..., Any]) -> Hung:
 class _Reduction:
     """A function by which `pickle` and `copy` take an OrderedDict apart, without hooks of ours.
 
-    before: the function that was registered with `copyreg` before, which does the rest; None if
+    before: the function that `copyreg` had for OrderedDicts before, which is then called; None if
         there was none. All open sessions share one _Reduction, since they may end in any order.
     """
 

@@ -4,12 +4,13 @@
     history.random         {"points": [[0, "a3f09c…"], [1, "77b0d1…"]], "until": 1}
 
 Histories are entries of the run's header. A hyperparameter has a point at each step that used
-another value than the step before. The random state has a point where a step's pass begins
-(`random.pass1`: the second pass): a digest of the state of torch's CPU generator, which each draw
-on the CPU changes. The states of GPUs are not read, since that would wait for the GPU.
+another value than the step before. The random state has a point at the beginning of a pass
+(`random.pass1`: the second pass of a step): a digest of the state of torch's CPU generator, which
+each draw on the CPU changes. The states of GPUs are not read, since that would wait for the GPU.
 
-An entry is written again each time that it has grown by half, and at the end, so that all writes
-together cost only a few times the last one. It ends after 4,096 points, at the step in `until`.
+An entry is written whole whenever it has grown by half, and at the end, so that all writes together
+cost only a few times the last one. `until` is the last step that the history covers; a history ends
+after 4,096 points.
 """
 
 from __future__ import annotations

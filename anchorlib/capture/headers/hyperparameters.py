@@ -16,9 +16,10 @@ _SHOWN = 8  # most parameter groups whose values are listed
 def hyperparameters(optimizer: torch.optim.Optimizer, which: int = 0) -> dict[str, Any]:
     """Return header entries of `optimizer`: "optimizer" (its class), "optimizer.lr" and so on.
 
-    A value that all parameter groups share is given once, others as a list with the values of the
-    first eight groups. Options that are False or None in all groups are not listed.
-    which: the optimizer's number in the run; from 1 on it is part of the names.
+    A value that all parameter groups share is given once. Otherwise the values of the first eight
+    groups are given as a list. Options that are False or None in all groups are not listed.
+    which: the optimizer's number in the run, from 0 on; the entries of number 1 are called
+        "optimizer2", "optimizer2.lr" and so on.
     """
     head = header_prefix(which)
     groups: Sequence[Mapping[str, Any]] = optimizer.param_groups
@@ -35,15 +36,17 @@ def hyperparameters(optimizer: torch.optim.Optimizer, which: int = 0) -> dict[st
 
 
 def header_prefix(which: int) -> str:
-    """Return the first word of the header entries of a run's optimizer number `which`."""
+    """Return the first word of an optimizer's header entries: "optimizer", "optimizer2" and so on.
+
+    which: the optimizer's number in the run, from 0 on."""
     return f"optimizer{which + 1}" if which else "optimizer"
 
 
 def scheduled(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the numbers in the first eight parameter groups, by name: a schedule may change them.
 
-    A number that these groups share is given once, others as a list. Tensors on a GPU are left out,
-    since reading them would wait for the GPU.
+    A number that these groups share is given once. Otherwise the groups' numbers are given as a
+    list. Tensors on a GPU are left out, since reading them would wait for the GPU.
     """
     numbers: dict[str, list[Any]] = {}
     groups: Sequence[Mapping[str, Any]] = optimizer.param_groups

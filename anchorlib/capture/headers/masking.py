@@ -123,7 +123,7 @@ def _as_json(text: str) -> str:
 
 
 def _without_pairs(text: str) -> str:
-    """Return `text`, masked from the first value on whose name means a secret, as in `token=x`."""
+    """Return `text`, all masked from its first named secret on, such as `x` in `token=x`."""
     for pair in _PAIR.finditer(text):
         name = pair["name"]
         named = pair["gap"] is None or name.startswith("-")  # "--password x", not "the key is"

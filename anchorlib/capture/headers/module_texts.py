@@ -2,8 +2,8 @@
 
 The text is the class and `extra_repr` of a module, as printing the model shows them. For classes
 that are not torch's it also has the module's attributes that are numbers, bools or texts (`eps`,
-`scale`, `n_head`), which few `extra_repr` show. Runs whose modules have different texts compute
-differently, whatever else is equal.
+`scale`, `n_head`), which few `extra_repr` show. Two runs in which the texts of a module differ
+compute different functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def module_texts(modules: Mapping[str, nn.Module]) -> dict[str, str]:
     """Return header entries "module.NAME" of at most 1,024 modules.
 
     Listed are modules without submodules, and modules with settings as attributes.
-    modules: by the name under which their output is recorded.
+    modules: each by the name under which its output is recorded.
     """
     entries: dict[str, str] = {}
     for name, module in modules.items():
@@ -56,7 +56,7 @@ def _text(module: nn.Module, kept: list[str]) -> str:
 
 
 def _kept(module: nn.Module) -> Iterator[str]:
-    """Yield attributes of a user's module, as "eps=1e-05"; read from its dict to run no code."""
+    """Yield attributes of a user's module, as "eps=1e-05", without running any of its code."""
     if type(module).__module__.partition(".")[0] == "torch":
         return
     for name, value in vars(module).items():

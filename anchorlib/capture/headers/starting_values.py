@@ -1,9 +1,9 @@
-"""Digests of the parameters and buffers of which no values are recorded, as a recording begins.
+"""Digests, at the beginning, of the parameters and buffers of which no values are recorded.
 
     starts   {"fc2.weight": [0, "9f3a0c51d2b7e684"], …}    step, and 64 bits of the digest
 
-Two runs that begin with other parameters part at the first operation that reads them. Without
-these digests that operation would be taken for the cause.
+If a parameter differs between two runs from the beginning, the runs part at the first operation
+that reads it. Without these digests that operation would be taken for the cause.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StartingValues:
         self._left = _MOST_BYTES
 
     def note(self, step: int, tensors: Iterable[tuple[str, Read]]) -> None:
-        """Add the digests of `tensors`, with which `step` begins, and write the entry.
+        """Add the digests that `tensors` have as `step` begins, and write the entry.
 
         tensors: names, each with a function that reads the tensor. Tensors beyond 4,096, or beyond
             4 GiB in sum, are left out.

@@ -81,9 +81,10 @@ class PrintFormat:
 
 
 def format_edges(array: np.ndarray[Any, Any], cut: tuple[bool, ...], form: PrintFormat) -> str:
-    """Return the text of an array of which the long dimensions were cut to their two ends.
+    """Return the text of an array whose long dimensions were cut to their first and last elements.
 
-    array: with only the first and last elements along each dimension that is True in `cut`.
+    array: the elements that are left. cut: for each dimension, whether it was cut; the text shows
+        an ellipsis in the middle of such a dimension.
     """
     if array.size == 0 and not any(cut):
         return form.open_bracket + form.close_bracket

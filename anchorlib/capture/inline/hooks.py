@@ -116,16 +116,16 @@ class Anchors:
         return name in self._names
 
     def found_plan(self, name: str) -> Plan:
-        """Return what to record of a tensor that was found, such as the loss, under `name`.
+        """Return what to record of a tensor that no anchor named, such as the loss, under `name`.
 
-        That is what an anchor `name` without a mode would record.
+        An anchor `name` that is given no mode records the same.
         """
         return self._of_modes.get((name, self._modes)) or self._plan(name, None)
 
     def _records_nothing(self, plan: Plan) -> bool:
-        """Return whether this use of a name is left out, and need not be counted to classify it.
+        """Return whether this use of a name can be skipped: it is neither recorded nor counted.
 
-        Classifying is finding out whether the name is used with gradients, without, or both.
+        A use that may first show whether the name is used with gradients is never skipped.
         """
         if plan.use == NEW or (plan.use == QUIET and torch.is_grad_enabled()):
             return False

@@ -1,10 +1,10 @@
 """Finds the loss: the scalar on which `backward` is called is recorded as `loss`.
 
-    a scalar                        is recorded, each backward as a call of the pass that it ends
+    a scalar                        is recorded once for each backward, in the pass that it ends
     a scalar from GradScaler        is recorded as it was before scaling
     a tensor of several elements    is no loss, and not recorded
 
-Where an anchor or a watched module is called `loss`, only that is recorded. While a session is
+Where an anchor or a watched module is called `loss`, no other loss is recorded. While a session is
 open, `torch.autograd.backward` is wrapped, which `Tensor.backward` calls.
 """
 

@@ -60,8 +60,8 @@ def print_tensor(  # noqa: PLR0913  # the arguments of PopTorch's ipu_print_tens
 
     The gradient is printed in every backward that reaches `x`, with the changes by hooks that were
     registered on `x` before this call. A leaf outlives the step: its gradient is printed once in
-    each backward, however often the leaf was printed, until the leaf is printed under the same
-    title with `print_gradient=False`. Values are not printed again when checkpointing recomputes
+    each backward, however often `print_tensor` was called with the leaf. A call with the same title
+    and `print_gradient=False` ends that. Values are not printed again when checkpointing recomputes
     them.
 
     Raises NotATensorError (a TypeError) and OptionError (a ValueError) before anything is printed.

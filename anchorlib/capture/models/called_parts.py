@@ -1,8 +1,8 @@
 """Parts of a watched model that a program calls directly, as Lightning's `training_step` does.
 
-The model's own forward does not run then, and cannot tell training from evaluation. So the
-outermost part that is called counts as the whole model for that call: its `training` attribute
-tells training and evaluation apart.
+Then the model's own forward does not run, so it cannot tell training from evaluation. Instead, the
+outermost part that is called counts as the whole model during its call: the part's `training`
+attribute tells training and evaluation apart.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def hook_called_parts(model: nn.Module, observer: Observer) -> Callable[[], None
 
 
 def _callable(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the outermost modules below `model` that have a forward: a ModuleList has none."""
+    """Yield the outermost modules below `model` that have a forward, as those in a ModuleList."""
     for child in model.children():
         if has_forward(child):
             yield child

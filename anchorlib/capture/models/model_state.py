@@ -1,6 +1,6 @@
 """The parameters and buffers of a watched model, recorded as a pass begins.
 
-Each is recorded once a step, and again in a later pass of the step if its bits have changed since.
+Each is recorded once in a step and phase, and again in a later pass if its bits have changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PlanOf = Callable[[str], Plan]
 class ModelState:
     """Records the parameters and buffers of one model.
 
-    starts: takes the digests of parameters and buffers without records, when the first pass begins.
+    starts: takes, at the first pass, digests of the parameters and buffers that are not recorded.
     """
 
     def __init__(self, parts: Parts, observer: Observer, starts: StartingValues) -> None:
@@ -47,7 +47,7 @@ class ModelState:
     def observe(self, at: At, plan_of: PlanOf) -> None:
         """Record the selected parameters and buffers as a pass begins.
 
-        Each is recorded once a step, and again in a later pass if its bits have changed.
+        Each is recorded once in a step and phase, and again in a later pass if its bits changed.
         at: the coordinates of the pass. plan_of: returns what is recorded of a name.
         """
         self._note_starts(at, plan_of)
@@ -60,7 +60,7 @@ class ModelState:
                 self._observer.fault(name, "value", fault)
 
     def _note_starts(self, at: At, plan_of: PlanOf) -> None:
-        """Note digests of the parameters and buffers without records, as the first pass begins."""
+        """Note digests of the parameters and buffers that are not recorded, at the first pass."""
         starts, self._starts = self._starts, None
         if starts is not None:
             unrecorded = [

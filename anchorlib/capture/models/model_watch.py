@@ -138,7 +138,7 @@ class ModelWatch:
     # -- hooks
 
     def attach(self) -> None:
-        """Hook the model's root module, whose forward opens passes and phases.
+        """Hook the model's root module, at whose forward passes and phases begin.
 
         A ModelWatch that is not attached records nothing.
         """
@@ -262,7 +262,7 @@ class ModelWatch:
     def on_pass(self, at: At) -> None:
         """Record parameters and buffers as the pass at `at` begins.
 
-        Each is recorded once a step, and again in a later pass if its bits have changed.
+        Each is recorded once in a step and phase, and again in a later pass if its bits changed.
         """
         if self._observer.closed or self.records_nothing(at.step, at.phase):
             return

@@ -56,7 +56,7 @@ class PassGradient:
 
 
 class ShardGradient:
-    """A sharded parameter's hook, which runs once the reduced gradient was added to its `grad`."""
+    """A sharded parameter's hook, which runs after the reduced gradient was added to its `grad`."""
 
     __slots__ = ("_last", "_observer", "_plan")
 
@@ -67,7 +67,7 @@ class ShardGradient:
 
     @never_traced
     def __call__(self, parameter: torch.Tensor) -> None:
-        """Record the gradient if one pass made it; count it as skipped if it is a running sum."""
+        """Record `parameter.grad` if one pass made it; count it as skipped if it sums several."""
         gradient = parameter.grad
         if gradient is None:
             return

@@ -1,6 +1,6 @@
-"""Batch norm and dropout layers in eval mode inside a model that trains, noted in the header.
+"""Normalization and dropout layers in eval mode inside a training model, noted in the header.
 
-header["eval.1"] = 2        # layer "1" was in eval mode first in step 2
+header["eval.1"] = 2        # layer "1" was first seen in eval mode in step 2
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _LAYERS = (
 
 
 class ModuleModes:
-    """Finds batch norm and dropout layers that are in eval mode while their model trains.
+    """Finds batch norm, instance norm and dropout layers in eval mode while their model trains.
 
-    tell: called with the header key of each such layer and the step.
+    tell: called with a layer's header key, and the step in which it was first seen in eval mode.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ModuleModes:
         }
 
     def look(self, step: int) -> None:
-        """Report the layers that are in eval mode as a pass of `step` begins, each layer once."""
+        """Report the layers in eval mode as a pass of `step` begins, each layer only once."""
         if not self._root.training:
             return
         evaluating = [name for name, layer in self._layers.items() if not layer.training]

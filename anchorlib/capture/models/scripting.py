@@ -1,4 +1,4 @@
-"""`torch.jit.script` of a watched model or its copy: hides our hooks, which are no TorchScript.
+"""Hides our hooks, which are no TorchScript, from `torch.jit.script` of a watched model or a copy.
 
 `torch.jit.script` compiles the hooks of a module too, and would fail on ours. torch offers no way
 to prevent that, so torch's function that scripts a module is wrapped, once in a process.

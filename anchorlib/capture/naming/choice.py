@@ -129,21 +129,21 @@ class Choice:
     def names(self) -> set[str]:
         """The names of the tensors that are recorded, as far as they are known.
 
-        For further outputs of a module (`fc1:1`) the module's name is given.
+        A module's name stands for its further outputs (`fc1:1`).
         """
         late = {split(text)[0].partition(":")[0] for text in self._late}
         return {name for name, _ in self._chosen} | late
 
     @property
     def missing(self) -> list[str]:
-        """Selectors of tensors that might appear later, which no tensor has matched yet."""
+        """Selectors of tensors that may appear only later, if no tensor has matched them yet."""
         return [text for text, came in self._late.items() if not came]
 
 
 def _recorded_as(text: object, known: Known, parts: Parts, open_kinds: tuple[str, ...]) -> str:
-    """Return the selector `text` in terms of the names under which tensors are recorded.
+    """Return the selector `text`, changed to the names under which tensors are recorded.
 
-    A selector that matches nothing as it stands is tried with the prefix put before it.
+    A selector that matches nothing as it stands is tried with the model's prefix before it.
     """
     if not isinstance(text, str):
         raise OptionError(f"a selector is text, as 'fc1.bias@grad', not {text!r}")
@@ -158,7 +158,7 @@ def _recorded_as(text: object, known: Known, parts: Parts, open_kinds: tuple[str
 
 
 def _renamed(text: str, parts: Parts) -> str:
-    """Return the selector `text`, with tied parameters and shared modules by their first names."""
+    """Return the selector `text`; a tied parameter or shared module gets its first name."""
     name, kind = split(text)
     first = parts.first_name(name)
     return text if first == name else join(first, kind) if kind else first
@@ -167,8 +167,8 @@ def _renamed(text: str, parts: Parts) -> str:
 def _why_not(text: str, parts: Parts, *, has_optimizer: bool) -> str:
     """Return why a parameter lacks the kind that `text` asks for; "" if `text` names no parameter.
 
-    has_optimizer: whether `watch` was given an optimizer of the model. "" is also returned if
-    nothing is known to be wrong with the parameter.
+    has_optimizer: whether `watch` was given an optimizer of the model. "" is also returned where no
+        reason is known.
     """
     poptorch = _POPTORCH.match(text)
     name = text[poptorch.end() :] if poptorch else split(text)[0]

@@ -28,7 +28,7 @@ _INTEGERS = {torch.int64: range(-(2**63), 2**63), torch.uint64: range(2**64)}
 
 
 def state_values(state: Mapping[Any, Any]) -> Iterator[tuple[str, object]]:
-    """Yield the kind (such as `opt.KEY:0`) and value of each value but None in `state`.
+    """Yield kind (such as `opt.KEY:0`) and value of each value in `state` that is not None.
 
     state: an optimizer's state of one parameter.
     """
@@ -62,7 +62,7 @@ def key_of(kind: str) -> str:
 
 
 def tensor_of(value: object) -> torch.Tensor | None:
-    """Return a tensor with the bits of `value`; None where `value` has no numbers."""
+    """Return a tensor with the bits of `value`; None where no tensor can hold `value`."""
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, np.generic | np.ndarray):

@@ -37,7 +37,7 @@ class Parts:
     An object with several names is listed by its first name.
 
     modules: the modules that have a forward of their own, the root (as "output") last.
-    buffers: each as its module and its name there, since modules replace their buffers.
+    buffers: each as its module and its name in the module, since modules replace their buffers.
     input_name: the name of the model's input.
     aliases: further names of shared modules and tied parameters, with their first names.
     prefix: put before every name, with a dot; may be empty.
@@ -99,7 +99,7 @@ def has_forward(module: nn.Module) -> bool:
 
 
 def _walk(root: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
-    """Return every module by its first path, and the further paths of modules with the first path.
+    """Return every module by its first path; and each further path of a module, with its first.
 
     A wrapper and the module that it wraps have one path, which means the inner module.
     """
@@ -177,8 +177,8 @@ def state_keys(
 ) -> dict[str, list[str]] | None:
     """Return, by name, the kinds of optimizer state of each parameter that `optimizers` hold.
 
-    Only parameters of the model with the parts `parts` count. The list of a parameter is empty
-    before its first step. None without optimizers.
+    Only parameters in `parts` are listed. The list of a parameter is empty before its first step.
+    Return None without optimizers.
     """
     if not optimizers:
         return None

@@ -2,8 +2,9 @@
 
 GradScaler has no hooks, so its `scale` and `step` are wrapped while a session is open. A step that
 GradScaler skips ends a step of the session too: its non-finite gradients are recorded with the flag
-"skipped". A fused optimizer is not skipped: GradScaler sets the scale and a tensor for non-finite
-gradients as attributes on it, and the optimizer steps without effect. Those attributes are read.
+"skipped". GradScaler always calls the step of a fused optimizer. It first sets two attributes on
+the optimizer, the scale and a tensor that says whether gradients are not finite; if so, the step
+has no effect. These attributes are read here.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _Maybe = Callable[[], torch.Tensor | None]
 
 
 def _nothing() -> None:
-    """Return None, as a weak reference does whose tensor is gone."""
+    """Return None: stands for a weak reference to a tensor that was freed."""
 
 
 class ScalerHooks:
@@ -114,7 +115,7 @@ class ScalerHooks:
 def fused_scaling(optimizer: Optimizer) -> ScaleAndFlags:
     """Return the loss scale of a fused optimizer's gradients, and whether they are finite.
 
-    GradScaler sets both as attributes on the optimizer; UNSCALED is returned without them.
+    GradScaler sets both as attributes on the optimizer; without them, UNSCALED is returned.
     """
     scale = getattr(optimizer, "grad_scale", None)
     found_inf = getattr(optimizer, "found_inf", None)

@@ -5,8 +5,8 @@
             clip_grad_norm_(…)
             return super().step(closure)
 
-torch hooks the `step` of each class of which an optimizer was made. Where the program has made an
-SGD as well, `super().step()` runs the hooks a second time: for one step of the program.
+torch wraps the `step` of each class of which an optimizer was made, so that it calls hooks. If the
+program has made an SGD too, `super().step()` calls the hooks a second time, in the same step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Observes an optimizer's step: gradients as consumed, updated values, deltas, state.
+"""Observes an optimizer's step: the gradients it uses, updated values, changes, state.
 
 torch calls global hooks around every optimizer's step, so that steps are counted even for
 optimizers that were not given to `watch`. Wrappers that step through an inner optimizer (SAM's
@@ -106,7 +106,8 @@ class OptimizerWatch:
         """Note that the optimizer's step begins, and record gradients before they are consumed.
 
         args, kwargs: the arguments of the step.
-        Returns arguments to use instead, in which the closure is wrapped; None without a closure.
+        Returns arguments to use instead, in which the closure is wrapped to record gradients; None
+        without a closure, or where nothing is recorded.
         """
         if self._observer.closed or self._rests_now():
             return None
@@ -192,8 +193,7 @@ class OptimizerWatch:
     def _at(self) -> At:
         """Return the coordinates of the optimizer's step: pass 0, and a call.
 
-        The call is how often the optimizer has stepped in the session's step before; it is above 0
-        only where steps end by hand.
+        The call is the number of steps that the optimizer made before in the session's open step.
         """
         now = self._observer.clock.now()
         step, times = self._ended

@@ -1,4 +1,4 @@
-"""The watches of a session's optimizers, found by optimizer, and kept alive by it alone."""
+"""The watches of a session's optimizers. Only the optimizer itself keeps its watches alive."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def tell(text: str, *args: object, level: int = logging.INFO, aloud: bool = True
 
     A warning is only logged: Python itself writes it to stderr where no logging is set up.
 
-    aloud: False never writes to stderr, for further ranks and sessions in memory.
+    aloud: False: nothing is written to stderr, as for ranks but the first and sessions in memory.
     """
     # The handler of `anchor run` recognizes these lines by `told`.
     _log.log(level, text, *args, extra={"told": aloud})
@@ -36,7 +36,7 @@ def tell(text: str, *args: object, level: int = logging.INFO, aloud: bool = True
 
 
 def _is_for_the_log(level: int) -> bool:
-    """Return whether a log handler takes lines of `level`, or the program has set up our logger."""
+    """Return whether lines of `level` are left to logging: the program has set it up, or off."""
     if _log.level or _log.handlers or _log.disabled or not _log.propagate:
         return True
     root = logging.getLogger()

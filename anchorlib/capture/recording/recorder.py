@@ -247,9 +247,9 @@ class Recorder:
         )
 
     def _reshaped(self, stream: Stream, step: int, dtype: torch.dtype, shape: torch.Size) -> None:
-        """Prepare `stream` for its first record, or the first of another shape or dtype.
+        """Prepare `stream` for a record whose shape or dtype differs from those of the last one.
 
-        step: the step in which that record is made.
+        step: the step in which the record is made.
         """
         self._table.see(stream, step, dtype, shape)
         if stream.number < 0:
@@ -272,9 +272,9 @@ class Recorder:
                 self.header("tensors.device", "|".join(sorted(self._devices)))
 
     def skip(self, name: str, kind: str, reason: str, step: int) -> None:
-        """Count an observation that could not be recorded, in any mode, and store that as a gap.
+        """Count an observation that no mode could record, and store the count as a gap.
 
-        step: the step in which it was made. reason: why, as text.
+        step: the step in which it was made. reason: why it could not be recorded, as text.
         """
         with self._lock:
             self.skipped[reason] += 1
@@ -285,7 +285,7 @@ class Recorder:
         self._queue.gap(Gap(stream.name, stream.kind, stream.mode, reason, count, step, step))
 
     def header(self, key: str, value: Any) -> None:
-        """Set the entry `key` of the run's header to `value`, unless it was set to that before."""
+        """Set the entry `key` of the run's header to `value`, unless it has that value already."""
         if self._header.get(key) != value:
             self._header[key] = value
             self._queue.header({key: value})
@@ -299,7 +299,7 @@ class Recorder:
         self._queue.operations(entries)
 
     def miss_operations(self, reason: str) -> None:
-        """Count that operations could not be traced, for `reason`."""
+        """Count, under `reason`, that operations could not be traced."""
         with self._lock:
             self.skipped[reason] += 1
 
@@ -321,9 +321,9 @@ class Recorder:
                 self._queue.fill()
 
     def check(self) -> None:
-        """Raise the first error since the last call that could not be raised inside training.
+        """Raise the first error that was kept back, since the last call, to let training go on.
 
-        Do nothing where there is none; later errors of that time are dropped.
+        Do nothing where there is none; all other errors since the last call are dropped.
         """
         with self._lock:
             problems, self._problems = self._problems, []

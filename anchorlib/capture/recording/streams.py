@@ -56,12 +56,10 @@ class ScaleAndFlags:
     def split(
         self, device: torch.device
     ) -> tuple[ScaleAndFlags, tuple[tuple[torch.Tensor, int], ...]]:
-        """Return the scale and flags without their tensors on `device`, and those tensors.
+        """Return the scale and flags without their tensors on `device`, and these tensors apart.
 
-        Each tensor comes with the offset of its field in a slot.
-
-        A slot is a record's entry in the ring. The device copies the tensors into the slot, so that
-        nothing waits for the device here.
+        Each tensor comes with its byte offset in a slot, which is a record's entry in the ring. The
+        device copies the tensors into the slot, so that nothing waits for the device here.
         """
         fields = []
         scale, skipped = self.scale, self.skipped
@@ -82,8 +80,9 @@ UNSCALED = ScaleAndFlags()
 class Stream:
     """The observations of one tensor and kind, in one mode and phase.
 
-    shape, dtype: those of the stream's last record; None before the first. records: how many
-        records `tally` has not added to the totals yet. last_step: the step of the last of them.
+    shape, dtype: those of the stream's last record; None before the first. records: the
+        number of records that `tally` has not added to the totals yet. last_step: the step of the
+        last record.
     """
 
     __slots__ = (
@@ -129,7 +128,7 @@ class Stream:
         self.taken, self.nbytes = 0, 0  # records of all shapes, and the bytes of their values
 
     def allow(self, steps: Steps | None) -> None:
-        """Have the stream record in `steps` too, beside the steps allowed before; None: in all."""
+        """Let the stream record in `steps`, in addition to steps allowed before; None: in all."""
         if steps is None or self.steps is None:
             self.steps = None
             self.at_once = isinstance(self.fold.mode, All | Summary)
@@ -137,7 +136,7 @@ class Stream:
             self.steps = (*self.steps, steps)
 
     def idle(self, step: int) -> bool:
-        """Return whether no observation in `step` can be selected, so that none need be made."""
+        """Return whether no observation in `step` can be selected: none need be made."""
         return not self._allows(step) or self.fold.idle(step)
 
     def wants(self, step: int) -> bool:
@@ -186,7 +185,7 @@ class Seen:
         self.records = self.nbytes = 0
 
     def merge(self, shape: torch.Size) -> None:
-        """Set the axes of `common` to None in which it differs from a new record's `shape`."""
+        """Set those axes of `common` to None in which a new record's `shape` differs."""
         if self.common is None or len(self.common) != len(shape):
             self.common = None
             return
@@ -271,8 +270,8 @@ class Plan:
     def route(self, phase: str) -> Route:
         """Return the streams of values and of gradients in `phase`, and keep them in `routes`.
 
-        The third and fourth value are the only stream of each, if there is one alone that records
-        every observation; else None.
+        The third item is the stream of values, if it is the only one and records every observation;
+        else None. The fourth item is the same for gradients.
         """
         values, grads = self.streams("value", phase), self.streams("grad", phase)
         route = self.routes[phase] = (values, grads, _only(values), _only(grads))

@@ -39,7 +39,7 @@ class Weight(NamedTuple):
 class Weighing:
     """Logs how many bytes the steps of one session record, once for each phase.
 
-    aloud: whether the line is shown where nobody configured logging.
+    aloud: whether the line is written to stderr where the program has not set up logging.
     """
 
     def __init__(self, run: str, rank: int, *, aloud: bool) -> None:
@@ -85,8 +85,8 @@ def _phase_text(phase: str, weights: list[Weight]) -> str:
 def _lighter(weights: list[Weight], total: int) -> list[str]:
     """Return arguments, as a user writes them, that would lower the weight of a step.
 
-    weights: what each stream (tensor, kind, mode and phase) has recorded. total: their bytes in
-        sum.
+    weights: what each stream (tensor, kind, mode and phase) has recorded. total: the sum of their
+        bytes.
     """
     ways = []
     beside = sum(one.nbytes for one in weights if one.phase != TRAIN)

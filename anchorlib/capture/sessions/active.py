@@ -45,9 +45,9 @@ def open_session(
     """Open the session that `settings` describe, and make it the active one.
 
     sink: where the session's records go instead of the store that `settings` name.
-    gives_way: not None where the program did not ask for this session. A session that the program
-        then opens itself closes this one, calls `gives_way`, and takes its place.
-    midway: whether the step that is open has begun.
+    gives_way: given where the program did not ask for this session. If the program then opens a
+        session itself, this one is closed, `gives_way` is called, and the new one takes its place.
+    midway: whether the open step has begun already, so that it cannot be traced whole.
     Raises SessionError where a session is active already, and whatever opening its store raises.
     """
     global _session, _gives_way  # one active session a process
@@ -75,9 +75,9 @@ def open_session(
 
 
 def _grafted(settings: Settings) -> Run | None:
-    """Return the run that ANCHOR_GRAFT names, opened; None where no run is to be grafted.
+    """Open and return the run that ANCHOR_GRAFT names; None where no run is to be grafted.
 
-    The session replaces its values at every anchor by those of that run.
+    The session will replace its values at every anchor by the values of this run.
     """
     if settings.graft is None or not settings.recording:
         return None
@@ -134,7 +134,7 @@ def _queue_of(settings: Settings, sink: Sink | None) -> RecordQueue:
 def _keep_subnormals() -> None:
     """Stop this thread from flushing subnormal numbers to zero, since summaries count them.
 
-    A thread inherits that mode from its parent.
+    A thread inherits the flushing mode from the thread that starts it.
     """
     torch.set_flush_denormal(False)
 

@@ -23,8 +23,8 @@ _log = logging.getLogger("anchorlib")
 class Ending:
     """The last lines that one session logs.
 
-    aloud: whether the closing line is shown where nobody configured logging.
-    has_summary_line: False where whoever opened the session writes a closing line of its own.
+    aloud: whether the closing line goes to stderr where the program has not set up logging.
+    has_summary_line: False where the code that opened the session writes the closing line.
     """
 
     settings: Settings

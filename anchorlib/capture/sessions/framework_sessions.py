@@ -77,9 +77,10 @@ def has_begun(session: Session) -> bool:
 
 
 def before_training_goes_on(session: Session, action: Callable[[], None]) -> None:
-    """Call `action` once, when the next forward of a watched model or optimizer's step begins.
+    """Call `action` once, when the next forward of a watched model begins.
 
-    Does nothing where another action waits already.
+    After `catches_up_before_steps`, the next step of an optimizer counts too. Does nothing where
+    another action waits already.
     """
     observer = session._observer  # noqa: SLF001
     if observer.due is None:
@@ -87,7 +88,7 @@ def before_training_goes_on(session: Session, action: Callable[[], None]) -> Non
 
 
 def catches_up_before_steps(session: Session) -> None:
-    """Have an action given to `before_training_goes_on` called also before any optimizer's step."""
+    """Let actions of `before_training_goes_on` be called also before a step of any optimizer."""
     observer = session._observer  # noqa: SLF001
 
     @never_traced
@@ -140,7 +141,7 @@ def prints_messages(session: Session) -> bool:
 def summary_line(session: Session, store: str) -> str:
     """Return a line about the session: steps, passes, the optimizers that ended them, records.
 
-    store: where the records are, as the line names it.
+    store: where the records are, as the line is to name it.
     """
     return session._ending.summary_line(store)  # noqa: SLF001
 
@@ -155,7 +156,7 @@ def leaves_out(session: Session, steps: range) -> bool:
 def sharing_names(session: Session) -> Iterator[None]:
     """Return a context manager in which models with equal names may be watched.
 
-    That is right for models that train at different steps, one after the other.
+    Use it for models that train one after the other, at different steps.
     """
     watches = session._watches  # noqa: SLF001
     before, watches.shares_names = watches.shares_names, True

@@ -7,7 +7,7 @@ ANCHOR_PERTURB=SEED[:EPS] in the environment makes every session of the process 
     its parameters      are multiplied once by 1 ± EPS, when `watch` first sees the model; each
                         element's sign is drawn from SEED and the parameter's name
 
-How far such runs drift from RUN is how far any rounding error drifts (see `anchorlib.compare`).
+The drift of such runs from RUN shows how far rounding errors alone carry it (`anchorlib.compare`).
 EPS is a number, or the name of a dtype, which stands for that dtype's spacing above 1. Where EPS is
 missing or smaller than the spacing of the parameter's own dtype, that spacing is used, so that
 elements change. Integers, zeros, half-precision subnormals and buffers are not changed.

@@ -146,10 +146,10 @@ class Session:
         self._traces.know()
 
     def step(self, number: int | None = None) -> None:
-        """End the step; the next step has number `number`, or else the number one higher.
+        """End the step; the next step has the number `number`, or by default one more than this.
 
         From the first call on, steps end only by this method, no longer when the optimizer steps.
-        The first call does not count again a step that the optimizer has just ended.
+        If the optimizer has just ended the step, the first call does not end another one.
 
         Raises ModeError for a Sum window in which shapes differed, QueueFullError under
         on_full="raise".
@@ -175,7 +175,7 @@ class Session:
         digests: record digests of each operation's inputs and outputs ("both"), of its outputs
             ("outputs"), or of nothing ("none").
         compiled: whether to read the graphs of code that torch.compile compiles from here on, and
-            to state a gap for graphs that cannot be read, as those compiled before.
+            to state a gap for graphs that cannot be read, such as graphs compiled before.
         values: selectors of operations whose inputs and outputs are recorded whole: names of
             operations (`aten.tanh_backward`, `tanh_backward`), modules (`fc1`, `encoder.*`), both
             (`fc1/tanh_backward`), or `re:` and a regular expression; `*` for all. A kind limits
@@ -224,7 +224,7 @@ class Session:
     def grafting(self, run: Run, steps: StepsSpec | None = None) -> Iterator[None]:
         """Return a context manager in which anchors get the values of `run`, for `anchorlib.graft`.
 
-        steps: the steps in which they do; None: all steps.
+        steps: the steps in which anchors get them; None: all steps.
         """
         self.begin_graft(run, steps)
         try:
@@ -235,7 +235,7 @@ class Session:
     def begin_graft(self, run: Run, steps: StepsSpec | None = None) -> None:
         """Replace the values at every anchor by those of `run`, from now on.
 
-        steps: the steps in which that is done; None: all steps.
+        steps: the steps in which values are replaced; None: all steps.
         Raises SessionError if another run is grafted already, or `run` is the session's own run.
         """
         self._must_be_open()
@@ -253,7 +253,7 @@ class Session:
         self._observer.graft = graft
 
     def _end_graft(self) -> None:
-        """Stop replacing values, and note the result in the header; do nothing the second time."""
+        """Stop replacing values, and note the counts in the header; a second call does nothing."""
         graft, self._observer.graft = self._observer.graft, None
         if graft is not None:
             graft.end(self._recorder.header)

@@ -61,9 +61,9 @@ class StartArguments:
 class Settings:
     """The settings of one session, checked.
 
-    kept: the options that the session's sink needs. recording: False where this rank, or the whole
-        process, is not to record. selectors: None for all tensors. prints_messages: whether this is
-        the first of the ranks that record, which alone prints messages about the run.
+    kept: the options that the session's sink needs. recording: False where this rank is not to
+        record, or recording is disabled. selectors: None for all tensors. prints_messages: whether
+        this rank prints messages about the run, as only the lowest of the recording ranks does.
     """
 
     kept: RunOptions

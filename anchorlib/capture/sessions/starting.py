@@ -94,8 +94,8 @@ def graft(run: str | Run, steps: StepsSpec | None = None) -> Iterator[None]:
 
     Each tensor is recorded as this training computed it, and is then overwritten, bit for bit, with
     the record that `run` has of it: values, gradients, parameters and optimizer state. So a record
-    that differs from `run` was computed differently here, and is an origin of its own (a place
-    where a difference begins): `compare(run, this_run)` lists all of them.
+    that differs from `run` was computed differently here: it is an origin, at which a difference
+    begins. `compare(run, this_run)` lists all origins.
 
     run: the name of a run in the session's store, a path, a URL, or a Run; the run must have kept
         its values (`mode=All()`). steps: the steps in which values are handed over: a number, a

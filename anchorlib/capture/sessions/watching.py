@@ -146,8 +146,7 @@ class Watches:
     def _claim(self, names: set[str], root: nn.Module) -> None:
         """Reserve `names` for one model; raise OptionError if another model has any of them.
 
-        That is done on every rank, also where nothing is recorded, so that all raise the same
-        error.
+        Ranks that record nothing reserve names too, so that all ranks raise the same error.
         """
         taken = sorted(
             name
@@ -223,7 +222,7 @@ class Watches:
         return escape(".".join(level[0] for level in common)) or type(optimizer).__name__
 
     def on_pass(self, at: At) -> None:
-        """Record, as a pass begins, the buffers and parameters and the random state."""
+        """As a pass begins, record parameters and buffers, and note the random state."""
         for watch in self._models:
             self._observer.guarded(partial(watch.on_pass, at))
         settings = self._settings
@@ -236,7 +235,7 @@ class Watches:
 
     @property
     def missing(self) -> list[str]:
-        """Selectors of tensors that might appear later, which no tensor ever matched."""
+        """Selectors of tensors that may appear only later, if no tensor has matched them yet."""
         return [text for one in self._choices for text in one.missing]
 
     @property

@@ -224,7 +224,7 @@ class CudaLane:
 
 
 def _started(work: Callable[[], None]) -> threading.Thread | None:
-    """Return a started thread that does `work`; None where none can start, as when Python ends."""
+    """Return a started thread that does `work`; None where no thread can start, as at exit."""
     thread = threading.Thread(target=work, name="anchorlib-cuda", daemon=True)
     try:
         thread.start()

@@ -40,7 +40,7 @@ _COMPRESSED = {
 
 
 def stands_for_a_tensor(x: object) -> bool:
-    """Return whether `x` is a proxy of torch.fx: no tensor, but no mistake of the user's."""
+    """Return whether `x` is a proxy of torch.fx, which stands for a tensor in traced code."""
     return isinstance(x, Proxy)
 
 
@@ -71,8 +71,8 @@ def placements(x: Any) -> tuple[tuple[int, int], ...]:
 def known_sizes(x: torch.Tensor) -> tuple[int, ...]:
     """Return the shape of `x` without the sizes that are not plain numbers.
 
-    Left out are symbolic sizes, such as the ragged one of a nested tensor, and sizes in which the
-    tensors inside a strided nested tensor differ.
+    Left out are symbolic sizes, such as the ragged one of a jagged tensor. Of a strided nested
+    tensor, the sizes in which its inner tensors differ are left out.
     """
     if not (x.is_nested and x.layout is torch.strided):
         return tuple(size for size in x.shape if type(size) is int)

@@ -1,11 +1,11 @@
-"""Which anchored tensor's memory a tensor shares, where `detach` or `no_grad` left no graph.
+"""Finds the anchored tensor whose memory a tensor without a graph shares, as after `detach`.
 
     known.note(x, identity)              # x, which requires gradients, was observed
     known.anchored_tensor_of(x.detach()) # (identity, "detach")
 
 A tensor with the storage and the version of an anchored tensor has the same values. Weak references
-to storages keep no memory alive. A freed storage's number is not reused while its weak reference is
-kept here.
+to storages keep no memory alive. The key of a freed storage is not reused as long as a weak
+reference to the storage is kept here.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Storages:
     def anchored_tensor_of(self, x: torch.Tensor) -> tuple[Any, str] | None:
         """Return the `identity` of the anchored tensor with the memory of `x`; None without one.
 
-        With it comes how `x` differs from that tensor: "detach", "view", or "" if it does not.
+        The second item says how the two differ: "detach", "view", or "" if they do not.
         """
         if not _has_geometry(x):
             return None

@@ -1,7 +1,7 @@
 """Ways to copy the values of a tensor: by address, or by torch.
 
-`quick_place` gives the address of an ordinary array on the CPU, as most observations are, without
-any operation of torch. `values_writer` copies all other tensors that have values. A `Snapshot`
+`quick_place` gives the address of an ordinary array on the CPU, as most observed tensors are, with
+no operation of torch. `values_writer` copies all other tensors that have values. A `Snapshot`
 keeps a tensor's values until the window of its mode ends.
 """
 
@@ -100,7 +100,7 @@ def is_plain(x: torch.Tensor) -> bool:
 
 
 def _has_memory(x: torch.Tensor) -> bool:
-    """Return whether `x` has memory: sharded training empties the storages of tensors that live on.
+    """Return whether `x` has memory; sharded training may free the memory of a living tensor.
 
     Reading such a tensor would crash the process.
     """
@@ -109,7 +109,7 @@ def _has_memory(x: torch.Tensor) -> bool:
 
 
 def _has_values(x: torch.Tensor) -> bool:
-    """Return whether `x`, not on the CPU, has values to read: it is not meta, nor captured."""
+    """Return whether `x`, which is not on the CPU, has values now: no meta tensor, no capture."""
     capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
     return not (x.is_meta or capturing)
 
@@ -120,8 +120,8 @@ def quick_place(
     """Return where the values of an ordinary array on the CPU lie; None for any other tensor.
 
     None is also returned for an array of 2 MiB or more, where torch may use several threads.
-    Most observations need only this. No operation of torch runs: each would cost more than copying
-    a small array, and would give Python's lock to another thread.
+    No operation of torch runs: each would cost more than copying a small array, and would give
+    Python's lock to another thread.
     address_of: returns the address, 0 for a tensor without memory.
     """
     try:
@@ -207,8 +207,9 @@ def _unusual_array(x: torch.Tensor) -> str | None:
 class Snapshot:
     """A copy of one tensor's values: contiguous, and without a graph.
 
-    The copy is on the CPU; that of a CUDA tensor stays on its device, so that nothing waits for it.
-    wide: makes the copy in the dtype of sums, on the tensor's own device.
+    The copy is on the CPU. The copy of a CUDA tensor stays on its device if there is room, so that
+    nothing waits for it.
+    wide: makes the copy in the wide dtype in which sums are computed, on the tensor's own device.
     """
 
     __slots__ = ("tensor",)
