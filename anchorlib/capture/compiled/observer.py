@@ -126,7 +126,7 @@ class CompiledObserver:
             self._ordinary[anchor] = (program, plan)
 
     def _run_first(self, program: Program) -> None:
-        """Note, as a graph first runs, its backend and autocast dtype in the run's header."""
+        """When a graph first runs, note its backend and autocast dtype in the run's header."""
         self._ran.add(program.number)
         self._compilers.add(program.backend or "unknown")
         self._observer.recorder.header("torch.backend", "|".join(sorted(self._compilers)))

@@ -38,7 +38,8 @@ def hyperparameters(optimizer: torch.optim.Optimizer, which: int = 0) -> dict[st
 def header_prefix(which: int) -> str:
     """Return the first word of an optimizer's header entries: "optimizer", "optimizer2" and so on.
 
-    which: the optimizer's number in the run, from 0 on."""
+    which: the optimizer's number in the run, from 0 on.
+    """
     return f"optimizer{which + 1}" if which else "optimizer"
 
 

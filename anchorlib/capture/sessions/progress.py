@@ -17,7 +17,7 @@ _REFRESH = 0.1
 
 @contextmanager
 def closing_progress(queue: RecordQueue) -> Iterator[None]:
-    """Return a context manager that shows how many records waiting in `queue` have been written."""
+    """Return a context manager that shows how many of the records in `queue` are written."""
     if not queue.waiting or not _is_terminal():
         yield
         return

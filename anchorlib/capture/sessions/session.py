@@ -146,7 +146,7 @@ class Session:
         self._traces.know()
 
     def step(self, number: int | None = None) -> None:
-        """End the step; the next step has the number `number`, or by default one more than this.
+        """End the step; the next one has the number `number`, by default one more than this step.
 
         From the first call on, steps end only by this method, no longer when the optimizer steps.
         If the optimizer has just ended the step, the first call does not end another one.

@@ -121,8 +121,8 @@ def graft(run: str | Run, steps: StepsSpec | None = None) -> Iterator[None]:
 def tensor_names(model: nn.Module, optimizer: object = None, prefix: str = "") -> list[str]:
     """Return the selectors that `watch` accepts for `model`, before any step.
 
-    Inputs and module outputs in definition order, parameters, buffers, each in each of its kinds.
-    `NAME@opt.*` stands for optimizer state that the first step will make.
+    They name inputs and module outputs in definition order, parameters, and buffers, each in
+    each of its kinds. `NAME@opt.*` stands for optimizer state that the first step will make.
     optimizer, prefix: those that `watch` will be given.
     """
     parts = parts_of(model, prefix)

@@ -115,7 +115,7 @@ class CudaCopier:
         return lane
 
     def close(self) -> bool:
-        """Unlock the ring's pages once all copies are made; return whether it was done in time."""
+        """Unlock the ring's pages once all copies are made; return whether 2 seconds sufficed."""
         self._closed = True
         if not self._lanes:
             return True
