@@ -61,7 +61,7 @@ class Archived:
 class Planned:
     """What archiving a run would do.
 
-    there: the ranks that the archive has already. bytes: what the stored values of all ranks take.
+    there: the ranks that the archive has already. bytes: the size of all stored values.
     """
 
     run: str

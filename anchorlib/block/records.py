@@ -133,7 +133,10 @@ def payloads_of(values: Sequence[Buffer | None]) -> tuple[list[Buffer], Array, A
 
 
 def records_of(block: RowBlock, rank: int = 0) -> list[Record]:
-    """Make a `Record` of `rank` of each record of a block; values share the block's memory."""
+    """Make a `Record` of each record of a block; its values share the block's memory.
+
+    rank: the rank that the block's records belong to.
+    """
     ends = np.cumsum(block.columns["bins"]).tolist()
     return [_record(block, row, end, rank) for row, end in enumerate(ends)]
 

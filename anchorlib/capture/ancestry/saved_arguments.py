@@ -11,7 +11,8 @@
     MkldnnRnnLayerBackward0    cx_=zeros        whether a recurrent layer's state is all zeros
     SigmoidBackward0    outputs=(1)             which outputs of earlier operations it takes
 
-Where the arguments of an operation differ between two runs, the texts of the two runs differ.
+Two runs in which an operation has different arguments compute different functions; the texts show
+the difference.
 
 torch gives each type of node a getter for each saved argument (`_saved_eps`). The getters are taken
 from the type's own dict, because a custom `torch.autograd.Function` may have attributes with such

@@ -124,7 +124,7 @@ class Program:
         return len(self.events) - 1
 
     def sites(self, name: str, modes: str) -> list[int]:
-        """Return the sites of the anchors of a name, in order, if each execution visits them once.
+        """Return the sites of those anchors of a name that each execution visits once, in order.
 
         A site is an index in `events`. modes: the texts of the anchors' modes joined by commas, ""
             for the session's modes, or `watch:N` for tensors of the watched model number N.

@@ -53,7 +53,7 @@ def recomputing() -> bool:
 
 
 def repetition() -> Repetition:
-    """Return what an observation would repeat that this thread makes now, inside backward."""
+    """Return what an observation made by this thread now, inside backward, repeats."""
     create_graph: bool | None = None
     callee: FrameType | None = None
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # no public way to the caller's frame

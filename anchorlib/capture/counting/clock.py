@@ -3,7 +3,7 @@
     step        ends after the step of one of the optimizers (see `step_enders` for which), or at
                 `session.step()`
     pass_index  n-th forward+backward inside a step: a forward observation after a gradient opens
-                the next pass; without gradients, each forward of a watched model but the first
+                the next pass; without gradients, each further forward of a watched model opens one
     call        n-th use of a name inside the pass
 
 A watched model is one that was given to `watch`. Passes and calls are counted separately for each

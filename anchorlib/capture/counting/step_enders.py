@@ -4,8 +4,8 @@
 that completes a step, or the one that `watch` was given. Other optimizers step inside its steps
 (as in a GAN, where each of two steps once), until one becomes the clock. It does in two cases:
 
-    the clock has stepped alone so far (at least twice in a row), and then the other one steps
-    the other one steps twice or more in one step of the clock, and more often than ever before
+    the clock has stepped alone so far (at least twice in a row), and then another one steps
+    another one steps twice or more in one step of the clock, and more often than ever before
 
 A step that an optimizer repeats at once, without a gradient in between, does not count for the
 second case: it follows the same backward pass, and the clock's next step is still to come.
@@ -116,7 +116,7 @@ class StepEnders:
     def stepped(
         self, optimizer: object, pass_index: int, *, by_hand: bool, gradient: bool = True
     ) -> bool:
-        """Note an optimizer's step after pass `pass_index`; return if it ends the session's step.
+        """Note that `optimizer` stepped after pass `pass_index`; return if the session's step ends.
 
         by_hand: whether steps end only at `session.step()`. gradient: whether a gradient was seen
             since an optimizer stepped last.
