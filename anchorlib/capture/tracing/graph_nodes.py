@@ -1,4 +1,4 @@
-"""Reads the metadata of a node in a compiler's graph: which operation it stands for, and where.
+"""Reads the metadata of a node in a compiler's graph: its operation, module and line of code.
 
 Dynamo and AOT note in `node.meta` which module and line a node comes from, which autograd node it
 belongs to, and which operation it was before decomposition.
