@@ -218,7 +218,8 @@ def _set_aside(
 ) -> tuple[Alignment, Cuts]:
     """Return the alignment in which pairs whose difference does not matter count as equal.
 
-    Beside it, the pairs that differ since the runs call modules differently for equal work.
+    Also return the pairs that differ only because the runs call modules differently for equal work;
+    these, too, count as equal in the alignment.
     """
     judged = parts.without(alike.without(alignment))
     recut = cuts(judged, every.without(np.flatnonzero(judged.equal & ~alignment.equal)))
@@ -235,8 +236,8 @@ def _judged(
 ) -> tuple[Drift | None, Leaving | None]:
     """Return how far the runs drift apart, and the first record that differs by more than noise.
 
-    Both are None without noise runs, or without differences that noise could explain. Where such a
-    record exists, the noise runs do not cover the drift.
+    Both are None without noise runs, or without differences that noise could explain. Where a
+    record differs by more than noise, the noise runs do not cover the drift.
     parted: the first step that a GradScaler rightly skipped in one run alone; None without one.
         From then on the runs have different parameters, which noise runs do not imitate.
     """

@@ -140,7 +140,10 @@ class GraphReader:
         self._listener.begin(AOT_TEXTS)
 
     def _named(self, module: Any, name: str) -> Any:
-        """Return the private attribute `name` of a torch module, or report that it is gone."""
+        """Return the private attribute `name` of a torch module; None if it is gone.
+
+        A missing attribute, or another one under that name, is reported.
+        """
         full = f"{module.__name__}.{name}"
         attribute = getattr(module, name, None)
         door = next(door for one, door in GRAPH_DOORS.items() if one.startswith(full))

@@ -119,7 +119,7 @@ def _trees(header_a: Mapping[str, Any], header_b: Mapping[str, Any]) -> dict[str
 
 
 def from_outside(table: Table) -> set[str]:
-    """Return the names of the tensors whose gradients hooks saw only from outside of compiled code.
+    """Return the names of tensors whose gradients were seen only outside of the compiled code.
 
     These gradients may lack a part that the compiled code used inside.
     """
