@@ -3,7 +3,7 @@
 rounding          rounding explains it
 not_rounding      a fault: more than rounding, or the runs state that they compute otherwise
 nonfinite         NaN or infinity in one run alone
-nondeterministic  the noise runs differ there too, of equal inputs
+nondeterministic  the noise runs differ there too, though their inputs are equal
 starts_unequal    it came from outside: data, parameters or seeds were unequal from the start
 window_start      what led to it was not recorded, as before the first recorded step
 """
@@ -154,7 +154,7 @@ class Classes:
         return None
 
     def _began_unequal(self, row: int, measure: Measure) -> str:
-        """Says which tensors without records a row reads that began with other values; else "".
+        """Say which unrecorded tensors that a row reads began with other values in B; else "".
 
         A value reads the parameters that its lineage names, and what its module holds itself, which
         may be a buffer. Another shape of the value is due to code, not to what its tensors hold.
@@ -437,7 +437,10 @@ class Classes:
     def _added_up_again(
         self, row: int, row_b: int, measure: Measure, error: Severity
     ) -> tuple[str, str]:
-        """The class of a row beyond the rounding of one operation, by the terms that it sums."""
+        """Return the class of a row whose error exceeds one operation's rounding, and why.
+
+        It is "rounding" if the order or the cancelling of the terms of its sum explains the error.
+        """
         resummed = self.resummations.of(row, row_b, measure, error.eps)
         if resummed is not None and resummed.rounding:
             return "rounding", resummed.note
@@ -452,8 +455,8 @@ class Classes:
         The step is the first that differs; False for rows of later steps, and for kinds other than
         values and gradients. Code that is written otherwise rounds several times where the other
         run rounds once, as a probability that is computed from logarithms: each rounds by its own
-        size. Where the runs do work in other calls, whose records are not compared, what was made
-        of these differs as they do: that the whole step is equal was found before they were left
+        size. Where the runs call modules differently for equal work, rows of the step `agreed` give
+        True: that step was found equal but for rounding before the records of these calls were left
         out.
         """
         a = self.frontier.alignment.a
@@ -473,8 +476,8 @@ class Classes:
     def _is_told_otherwise(self, row: int) -> bool:
         """Return whether the runs state, in headers or edges, different formulas for a row.
 
-        Different factors count where the seeds are equal. So does a row of which the record of a
-        parameter alone is missing, after an optimizer has stepped with settings that differ.
+        Different factors in tensors count only where the seeds are equal. True also for a row that
+        lacks only a parameter's record, after an optimizer stepped with settings that differ.
         """
         if self.changes.other_settings(row) or self.changes.other_number(row):
             return True

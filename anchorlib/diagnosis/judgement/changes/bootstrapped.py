@@ -44,7 +44,7 @@ MOST_COLUMNS = 256
 
 
 def other_share(frontier: Frontier, row: int, ops: Sequence[Operation]) -> list[str]:
-    """Return the record that B's target holds with another factor than A's, as a clause; else [].
+    """Return a clause on the record that targets of A and B hold with different factors; else [].
 
     ops: A's operations between the loss and its parents.
     row: A's row of the loss, a value of one number.

@@ -32,7 +32,7 @@ CERTAIN = 8.0  # how many times the rounding of its tensor a move has to be
 
 
 def moved(frontier: Frontier, row: int) -> list[str]:
-    """Return clauses on how the runs moved a row's tensor otherwise; [] without stored values.
+    """Return clauses on how A and B moved a row's tensor differently; [] without stored values.
 
     row: a row of A. For a `value` the move since its last record that is equal in both counts; for
     `updated` and `delta`, a move within the step that was not put back. Other kinds have no clause.

@@ -300,7 +300,7 @@ def rearranged(a: Edges, b: Edges) -> list[str]:
 
 
 def unkept(a: Edges, b: Edges) -> list[str]:
-    """Return a clause on operands that autograd does not keep, if all that it keeps is equal.
+    """Return a clause that names operands which autograd does not keep, if all it keeps is equal.
 
     a, b: the edges of A and of B. [] where anything else differs, or where autograd keeps all
         operands.

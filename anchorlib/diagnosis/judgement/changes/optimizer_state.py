@@ -32,7 +32,7 @@ STEP = "opt.step"
 
 
 class _Held(NamedTuple):
-    """The rows of one parameter's state after a step of A, by kind, with those of B."""
+    """The rows of one parameter's optimizer state after a step, in A and in B: kind -> row."""
 
     a: dict[str, int]
     b: dict[str, int]

@@ -58,8 +58,8 @@ def passes_apart(frontier: Frontier, row: int) -> str:
 def other_passes(frontier: Frontier, row: int) -> str:
     """Say how many backward passes the step of a model's input has, where the runs differ; or "".
 
-    "" too where either run has none there, or the numbers differ in the step before as well (where
-    that was not recorded: in the step after).
+    "" too where a run has no backward pass in the step, or the numbers differ in the step before as
+    well (where that was not recorded: in the step after).
 
     Where one run leaves a pass out, passes of one number are given different data from there on.
     row: a row of A.
@@ -88,9 +88,10 @@ def _in_steps(table: Table, row: int) -> dict[int, int]:
 
 
 def _alike_elsewhere(places: list[tuple[Table, int, dict[int, int]]]) -> bool:
-    """Return whether both runs have as many passes in the step before a row's, else after it.
+    """Return whether both runs have equally many passes in the step before a row's step.
 
-    Where they have not, their work is split otherwise. False where both steps are unknown.
+    Where that step is unknown, the step after counts; False if it is unknown too. Runs with unequal
+    numbers split their work differently.
     places: for both runs the table, the row, and the number of passes of each step.
     """
     for away in (-1, 1):
