@@ -88,7 +88,7 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     replay: whether the first origins are computed again from stored values, to say which formula
         each run used and which of the two is nearer to the truth (`anchorlib.replay`).
     ops: whether the traced operations of both runs (`session.trace`) are compared too; None: where
-        both runs have some. They say how B computes otherwise, and never change the verdict.
+        both runs have some. They say how B's computation differs, and never change the verdict.
     progress: called with the bytes read so far and all there are to read, for each pair of runs.
     over: a `map` that measures how far records are apart; None: this process does. The `map` of an
         `anchorlib.cluster.Cluster` has a dask cluster measure, with the same answer to the bit.

@@ -92,7 +92,7 @@ class GraphReader:
         self._imports = ImportCallbacks({name: self._safe(meet) for name, meet in meetings.items()})
 
     def open(self) -> None:
-        """Wrap torch's functions that log or run graphs, those of unloaded modules on import."""
+        """Wrap torch's functions that log or run graphs; in modules not loaded yet, on import."""
         self._imports.begin()
         for module in (AOT_MODULE, INDUCTORS_DEBUG, INDUCTORS_OUTPUT):
             if not is_in_torch(module):

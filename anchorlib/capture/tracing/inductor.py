@@ -173,7 +173,7 @@ class InductorGraphs:
         self.executions.pop(get_ident(), None)
 
     def note(self, execution: GraphExecution, returned: Any, state: StepState, node: Any) -> None:
-        """Append the operations of a graph that has returned to those of the step.
+        """After a graph has run, append its operations to the operations of the step.
 
         returned: the graph's result. node: the autograd node that runs; None outside backward.
         """

@@ -47,8 +47,8 @@ class Tracer:
 
     say: receives the entries of the operation log at the end of each step. missed: receives the
     reason of each gap, that is, of something that was not traced. compiled: whether compiled graphs
-    are read, and stated as gaps where they cannot be read. keep: makes the object that records
-    values of operations, from a function that states gaps; None where no values were asked for.
+    are read, and stated as gaps where they cannot be read. keep: returns the object that records
+    values of operations, given a function that states gaps; None where no values were asked for.
     cache: the log and tensor layouts that the traces of a session share.
     """
 

@@ -74,8 +74,8 @@ MODULE = "module."
 def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
     """Return the header entries that differ, by name: (A's, B's), None where a run lacks the entry.
 
-    The headers are those of the lowest rank that both runs have; of schedules, all ranks are
-    compared.
+    The headers are those of the lowest rank that both runs have (without one: of each run's lowest
+    rank); of schedules, all ranks are compared.
     """
     a, b = alignment.a.header, alignment.b.header
     common = sorted(set(a) & set(b))

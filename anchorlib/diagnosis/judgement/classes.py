@@ -1,7 +1,7 @@
 """The class of each origin: what kind of difference begins there.
 
 rounding          rounding explains it
-not_rounding      a fault: more than rounding, or the runs state that they compute otherwise
+not_rounding      a fault: more than rounding, or the runs state different computations
 nonfinite         NaN or infinity in one run alone
 nondeterministic  the noise runs differ there too, though their inputs are equal
 starts_unequal    it came from outside: data, parameters or seeds were unequal from the start
@@ -453,7 +453,7 @@ class Classes:
         """Return whether a row is off by few roundings, and so is all else in its step.
 
         The step is the first that differs; False for rows of later steps, and for kinds other than
-        values and gradients. Code that is written otherwise rounds several times where the other
+        values and gradients. Code that is written differently rounds several times where the other
         run rounds once, as a probability that is computed from logarithms: each rounds by its own
         size. Where the runs call modules differently for equal work, rows of the step `agreed` give
         True: that step was found equal but for rounding before the records of these calls were left

@@ -269,7 +269,7 @@ class Changes:
         )
 
     def _module(self, row: int) -> list[str]:
-        """Return the clause on how the module of a row's tensor is built otherwise in B; else [].
+        """Return the clause on how the module of a row's tensor differs in B, if it does; else [].
 
         The module is that of an output, or the one that holds a parameter.
         """

@@ -62,8 +62,9 @@ def _by_what_was_read(alignment: Alignment, row: int) -> list[str]:
 
     This serves `clipped_otherwise` where the gradients before clipping are not known.
 
-    A run clips if the norm of all its gradients is a limit as programs state it, and larger in the
-    other run, unless that run clips too. All gradients must differ by one factor.
+    A run clips if the norm of all its gradients is a number of two digits, as programs state
+    limits; unless both runs clip, it must be the smaller norm. All gradients must differ by one
+    factor.
     row: a row of A, whose step and rank count.
     """
     a, parameters = alignment.a, parameters_of(alignment.a)

@@ -136,9 +136,9 @@ def arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
 def other_number(a: Sequence[Operation], b: Sequence[Operation], *, computed: bool = False) -> bool:
     """Return whether the runs' operations are equal but for one number or word in one of them.
 
-    It must be an argument in FORMULA, and differ by more than rounding. Then the formulas differ,
-    even if their results hardly do: a later norm may remove a factor. Where the arguments of two
-    operations differ, one operation may make up for the other.
+    The number or word must be an argument in FORMULA, and differ by more than rounding. Then the
+    formulas differ, even if their results hardly do: a later norm may remove a factor. False where
+    the arguments of two operations differ: one operation may make up for the other.
     computed: whether numbers in tensors count too, which the program may have computed.
     """
     if [op.name for op in a] != [op.name for op in b]:
@@ -158,7 +158,7 @@ def other_number(a: Sequence[Operation], b: Sequence[Operation], *, computed: bo
 def _is_other(a: str, b: str) -> bool:
     """Return whether two arguments, as texts, differ; numbers must differ by more than NEAR.
 
-    Two programs may compute one number by different formulas, so that it is rounded otherwise.
+    Two programs may compute one number by different formulas, so that it is rounded differently.
     """
     try:
         number_a, number_b = float(a), float(b)

@@ -201,7 +201,7 @@ def did_not_step(frontier: Frontier, row: int, before: int, still: int) -> list[
 
 
 def _between(table: Table, first: int, last: int, kind: str) -> Array:
-    """Return the rows of one kind of row `last`'s tensor that lie between two rows of it.
+    """Return the rows of one kind that lie between two rows of a tensor, of the same tensor.
 
     first, last: these two rows; both are left out.
     """

@@ -1,4 +1,4 @@
-"""How B follows from A, where one formula on the elements makes all of B from all of A.
+"""How B's record follows from A's, where one formula turns all elements of A's into those of B's.
 
     B is A plus 1                  B is the square of A            B is 1 minus A
     B is the cumulative product of A                               A is the cumulative product of B

@@ -26,9 +26,9 @@ Array = np.ndarray[Any, Any]
 def passes_apart(frontier: Frontier, row: int) -> str:
     """Return a clause on how many backward passes made an optimizer's row, where one run has fewer.
 
-    "" where it cannot be told. It is told only where the run with fewer passes recorded the same
-    gradient in some passes of the step, and nothing at all in the passes that it lacks: where it
-    has other records of those passes, the graph is cut or less was recorded.
+    The run with fewer passes must have recorded the gradient in some pass of the step, and nothing
+    at all in the passes that it lacks: where it has other records of those passes, the graph is cut
+    or less was recorded. "" where this does not hold.
     row: a row of A; "" unless an optimizer makes or reads it.
     """
     alignment = frontier.alignment
