@@ -273,7 +273,7 @@ def _counts(alignment: Alignment) -> Counts:
 
 
 def _first(alignment: Alignment) -> Divergence | None:
-    """Return the first difference by step, the rank's order, and rank; None if nothing differs."""
+    """Return the first pair that differs, by step, then order, then rank; None if none differs."""
     differing = alignment.differing
     if not len(differing):
         return None

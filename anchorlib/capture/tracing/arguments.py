@@ -1,4 +1,4 @@
-"""Splits the arguments of an operation's call into tensors, by name, and text for all others."""
+"""Splits the arguments of an operation's call: tensors with names, and a text for all others."""
 
 from __future__ import annotations
 

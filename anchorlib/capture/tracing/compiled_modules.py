@@ -26,7 +26,7 @@ _Start: TypeAlias = tuple[int, bool, str]
 
 
 class CompiledModuleNames:
-    """Names the modules inside compiled code, in this step and the one before.
+    """Finds names of modules inside compiled code, for forwards of this step and the one before.
 
     For each execution of a graph it keeps the objects that the paths to modules start from.
     name_of: returns the name of a module; None where it belongs to no watched model.

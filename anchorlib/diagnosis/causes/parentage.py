@@ -104,8 +104,8 @@ class Layout:
     keys: the key (name, kind, pass, call) of each place. place: key -> place.
     child, parent: the places that each link inside the block connects, ascending by child.
     timely: for each link, whether its parent counts only if it was recorded before the child. That
-        holds for children that optimizers make, where both records were written when their tensors
-        were made.
+        holds where the child is a parameter or made by an optimizer, and both records were written
+        when their tensors were made.
     named: for each link, whether child and parent are one tensor under two names.
     away: the links to other blocks, by steps back and phase ("" for the layout's own).
     role, scope: the role and the scope of each place.

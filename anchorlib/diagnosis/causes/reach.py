@@ -1,4 +1,4 @@
-"""Whether anything differs among records that may be parents of a record, unknown to autograd.
+"""Whether any record differs that may be a parent of a record without autograd knowing it.
 
 A parent is a record from which another was computed. A record's scope (`CauseScope`) is the set of
 records that may be further parents of it.

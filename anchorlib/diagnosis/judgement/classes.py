@@ -118,7 +118,7 @@ class Classes:
         return f"; the scaler skipped the step in {run} only" if run else ""
 
     def measure(self, pair: int) -> Measure:
-        """How far apart the two records of a pair are."""
+        """Return how far apart the two records of a pair are."""
         return self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
 
     def pair(self, row: int) -> int:
@@ -249,7 +249,7 @@ class Classes:
         return "starts_unequal", "the model was given something else"
 
     def _given_elsewhere(self, row: int, pair: int) -> str:
-        """The name of another input of A's pass that has the bits of B's input; "" without one."""
+        """Return the name of another input of A's call that has the bits of B's; else ""."""
         a, b = self.frontier.alignment.a, self.frontier.alignment.b
         row_b = int(self.frontier.alignment.b_row[pair])
         rows = self.frontier.blocks.rows_of(int(self.frontier.block_of[row]))
@@ -299,7 +299,7 @@ class Classes:
         return bool(a.edges.get(a.tensors[a.tensor[row]].rank))
 
     def _equal_before(self, row: int) -> int | None:
-        """The last step with an earlier record of the row's tensor that is equal in both runs.
+        """Return the last step with an earlier record of a row's tensor that is equal in both.
 
         None where there is no such record.
         """

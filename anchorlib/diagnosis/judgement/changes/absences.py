@@ -253,7 +253,7 @@ def models_called_otherwise(frontier: Frontier, row: int, names: Mapping[str, st
 def _models(table: Table, row: int, names: Mapping[str, str]) -> dict[str, int]:
     """Return how often each model was called before a row, in the row's step: output name → count.
 
-    names: A's names -> B's, by which the counts are keyed.
+    names: A's names -> B's for A's table, else {}. The counts are by B's names.
     """
     rank = table.tensors[table.tensor[row]].rank
     before = (table.step == table.step[row]) & (table.order < table.order[row])

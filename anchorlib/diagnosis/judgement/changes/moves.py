@@ -155,7 +155,7 @@ def _factor(move_a: Array, move_b: Array, slack: float) -> float | None:
 
 
 def _power(move_a: Array, move_b: Array, size: Array, slack: float) -> str:
-    """Return the name of the power of `size` that turns `move_a` into `move_b`; "" without one.
+    """Return the name of the power of `size` by which `move_a` becomes `move_b`; "" for none.
 
     size: the magnitude of the tensor before the move. slack: the norm of the rounding of the moves.
     """

@@ -175,7 +175,7 @@ def about(change: str) -> str:
 
 
 def _shorter(a: str, b: str) -> tuple[str, str]:
-    """Return two texts with numbers cut to six digits; unchanged if their ends would be equal."""
+    """Return two texts, numbers cut to six digits; unchanged if their last words became equal."""
     short_a, short_b = (re.sub(r"\d+\.\d{6,}", _six_digits, text) for text in (a, b))
     return (short_a, short_b) if short_a.split()[-1:] != short_b.split()[-1:] else (a, b)
 

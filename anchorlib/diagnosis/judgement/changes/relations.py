@@ -129,6 +129,6 @@ def _apart(a: Array, b: Array) -> bool:
 
 
 def _same(made: Array, b: Array) -> bool:
-    """Return whether B equals the result of a formula up to rounding, by a share of B's spread."""
+    """Return whether `made`, a formula's result, equals B up to a small share of B's spread."""
     spread = float(np.linalg.norm(b - b.mean()))
     return spread > 0 and float(np.linalg.norm(made - b)) <= NEAR * spread
