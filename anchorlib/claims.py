@@ -1,7 +1,7 @@
 """Who may continue a rank: the writer that knows its secret, of which a store keeps only a hash.
 
     secret ─claim_of─▶ claim          in the store, for all who read it
-       └─next_secret─▶ the next secret    where another attempt was made in between
+       └─next_secret─▶ the next secret    of the writer that continues the rank in a new attempt
 
 The hash is called the claim. A writer that reconnects presents its secret, and the store compares
 the hash of the secret with the claim that it has kept. Whoever merely reads a claim cannot find the

@@ -30,7 +30,7 @@ def distributed() -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence dask's loggers while the context lasts: anchorlib's own errors say the same."""
+    """Silence dask's loggers while the context lasts: anchorlib's own errors report failures."""
     distributed()  # sets up its loggers when it is imported
     loggers = [logging.getLogger(name) for name in TALKING]
     levels = [logger.level for logger in loggers]

@@ -156,7 +156,7 @@ class Cluster:
         return ClusterError(f"a worker of {self.address} failed: {kind}: {_line(error)}")
 
     def _compare(self, ours: dict[str, str], theirs: dict[str, str]) -> None:
-        """Log in one line, once each, the versions of a worker that differ from this process's.
+        """Log the package versions of a worker that differ from this process's, each version once.
 
         ours, theirs: versions by package.
         """

@@ -223,7 +223,7 @@ def _reference(comparison: Findings) -> Section | None:
 
 
 def _in_eps(sizes: Sequence[float]) -> str:
-    """Return "in eps of float32" if all positive sizes are the eps of that dtype, else "in eps"."""
+    """Return "in eps of DTYPE" if all positive sizes are the eps of one dtype, else "in eps"."""
     distinct = {size for size in sizes if size > 0}
     name = _of_eps(distinct.pop()) if len(distinct) == 1 else None
     return "in eps" if name is None else f"in eps of {name}"

@@ -37,7 +37,7 @@ def how_many(comparison: Findings) -> tuple[str, str]:
 
 
 def _alone(comparison: Findings) -> tuple[str, str]:
-    """Return, for A and for B, words on the records that this run alone has; "" where none fit.
+    """Return, for A and for B, in words which records the run alone has; "" where words do not fit.
 
     The words are as " (drop)", tensors of which no record was paired; or, where all tensors have
     paired records, as " (steps 6-11)", if no record of these steps was paired.

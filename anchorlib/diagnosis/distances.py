@@ -27,7 +27,7 @@ def nearness_cells(near: Nearness) -> tuple[str, ...]:
 
 
 def nearer_text(near: Nearness | None) -> str:
-    """Return a clause that says which run is nearer to the reference run; "" without one."""
+    """Return a clause that says which run is nearer to the reference run; "" if `near` is None."""
     if near is None:
         return ""
     if near.lacks:

@@ -88,7 +88,7 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     replay: whether the first origins are computed again from stored values, to say which formula
         each run used and which of the two is nearer to the truth (`anchorlib.replay`).
     ops: whether the traced operations of both runs (`session.trace`) are compared too; None: where
-        both runs have some. They say how B computes otherwise, and never change the verdict.
+        both runs have some. They say how B's computation differs, and never change the verdict.
     progress: called with the bytes read so far and all there are to read, for each pair of runs.
     over: a `map` that measures how far records are apart; None: this process does. The `map` of an
         `anchorlib.cluster.Cluster` has a dask cluster measure, with the same answer to the bit.
@@ -218,7 +218,8 @@ def _set_aside(
 ) -> tuple[Alignment, Cuts]:
     """Return the alignment in which pairs whose difference does not matter count as equal.
 
-    Beside it, the pairs that differ since the runs call modules differently for equal work.
+    Also return the pairs that differ only because the runs call modules differently for equal work;
+    these, too, count as equal in the alignment.
     """
     judged = parts.without(alike.without(alignment))
     recut = cuts(judged, every.without(np.flatnonzero(judged.equal & ~alignment.equal)))
@@ -235,8 +236,8 @@ def _judged(
 ) -> tuple[Drift | None, Leaving | None]:
     """Return how far the runs drift apart, and the first record that differs by more than noise.
 
-    Both are None without noise runs, or without differences that noise could explain. Where such a
-    record exists, the noise runs do not cover the drift.
+    Both are None without noise runs, or without differences that noise could explain. Where a
+    record differs by more than noise, the noise runs do not cover the drift.
     parted: the first step that a GradScaler rightly skipped in one run alone; None without one.
         From then on the runs have different parameters, which noise runs do not imitate.
     """
@@ -272,7 +273,7 @@ def _counts(alignment: Alignment) -> Counts:
 
 
 def _first(alignment: Alignment) -> Divergence | None:
-    """Return the first difference by step, the rank's order, and rank; None if nothing differs."""
+    """Return the first pair that differs, by step, then order, then rank; None if none differs."""
     differing = alignment.differing
     if not len(differing):
         return None

@@ -1,4 +1,4 @@
-"""Splits the arguments of an operation's call into tensors, by name, and text for all others."""
+"""Splits the arguments of an operation's call: tensors with names, and a text for all others."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Arguments:
             texts.append(f"{name}={self._text(value)}")
 
     def _list(self, name: str, value: Any) -> bool:
-        """Add the tensors in `value` if it is a list; return whether it is a list that has any."""
+        """If `value` is a list or tuple, add its tensors; return whether it has any."""
         if not isinstance(value, _LISTS) or not value or type(value[0]) is int:
             return False
         numbered = [(at, x) for at, x in enumerate(value) if isinstance(x, torch.Tensor)]
@@ -113,7 +113,7 @@ def _constant(value: Any) -> str:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in what an operation returned: a tensor, or nested lists of tensors."""
+    """Yield the tensors in `value`, an operation's result: a tensor, or nested lists of tensors."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):

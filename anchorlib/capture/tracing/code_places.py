@@ -37,7 +37,7 @@ class CodePlace(NamedTuple):
     module: name of the innermost named module that runs; None where no such module runs.
     optimizes: whether an optimizer's step runs it. repeats: whether it is a forward inside
         backward (a recomputation). graph: the frame of a compiler's graph that runs it, operation
-        by operation. engine: the frame below which autograd's engine runs it.
+        by operation. engine: the frame in which torch called autograd's engine, which runs it.
     """
 
     where: str = ""
@@ -137,9 +137,10 @@ def _new_kind(file: str) -> _Kind:
 def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one loop, no calls
     frame: FrameType | None, names: Mapping[int, str], *, backward: bool
 ) -> CodePlace:
-    """Return where the operation that `frame` runs comes from; `OURS` if anchorlib itself runs it.
+    """Return the `CodePlace` of the operation that `frame` runs; `OURS` for anchorlib's own.
 
-    names: the names of modules, by id. backward: whether autograd's engine runs on this thread.
+    names: the names of modules, by `id(module)`. backward: whether autograd's engine runs on this
+    thread.
     """
     where, module, graph, engine = "", None, None, None
     optimizes = repeats = called = False
@@ -187,8 +188,8 @@ def line_above(frame: FrameType | None) -> str:
 def _line_of(frame: FrameType) -> str:
     """Return "FILE:LINE" of the line that a frame is running, cached by the instruction it runs.
 
-    Python counts a line from the first line of its function on, which takes a microsecond in a
-    function of two hundred lines, and a step runs the same lines again and again.
+    To find a line's number, Python counts from the first line of the function. In a function of two
+    hundred lines this takes a microsecond, and a step runs the same lines again and again.
     """
     code = frame.f_code
     key = id(code), frame.f_lasti

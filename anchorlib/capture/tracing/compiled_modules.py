@@ -2,8 +2,8 @@
 
 A graph names a module by a variable of the function that was compiled, and a path of attributes
 and items from there. When the graph's forward runs, that function's frame is among its callers and
-still has the variable. When the graph's backward runs it is not: the variables are those that were
-seen in the forward which made the backward's autograd node.
+still has the variable. When the graph's backward runs, that frame is gone: the variables are then
+taken from the forward which made the backward's autograd node.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Start: TypeAlias = tuple[int, bool, str]
 
 
 class CompiledModuleNames:
-    """Names the modules inside compiled code, in this step and the one before.
+    """Finds names of modules inside compiled code, for forwards of this step and the one before.
 
     For each execution of a graph it keeps the objects that the paths to modules start from.
     name_of: returns the name of a module; None where it belongs to no watched model.
@@ -74,9 +74,10 @@ def _variable(frame: FrameType | None, path: ModulePath) -> object:
 
 
 def _is_torchs(frame: FrameType, value: object, links: Iterable[str]) -> bool:
-    """Return whether `value` is torch's own variable, in a frame between the graph and user code.
+    """Return whether `value`, a variable found in `frame`, belongs to torch and not to user code.
 
-    links: the path from `value` to the module, as attributes and items.
+    Such frames lie between the graph and the user's function. links: the path from `value` to the
+    module, as attributes and items.
     A function of torch's that holds a module of the user's along `links` does not count as torch's:
     dynamo compiles it in place of the module that was given to `torch.compile`.
     """
@@ -93,7 +94,7 @@ def _is_users_module(value: object) -> bool:
 
 
 def _down(value: Any, links: Iterable[str]) -> Iterable[object]:
-    """Yield `value`, then the value behind each of `links`: attributes, items, submodules.
+    """Yield `value`, then what each of `links` (an attribute, item or submodule) leads to in turn.
 
     No property and no `__getattr__` of the user's is run.
     """

@@ -57,8 +57,8 @@ class CompilerGraph:
     """The operations of one graph, in the graph's order.
 
     inputs: names of the graph's arguments. outputs: the tensors that it returns, None for returned
-    values that are not tensors. observed: the tensor that each call of anchorlib's own operators
-    in the graph observes, by the operator's name and constant arguments.
+    values that are not tensors. observed: the tensors that calls of anchorlib's own operators in
+    the graph observe, each by the operator's name and constant arguments.
     """
 
     inputs: list[str] = field(default_factory=list)
@@ -148,9 +148,9 @@ def _form(name: str, x: torch.Tensor) -> OperandForm:
 
 
 def _size(size: Any) -> int:
-    """Return a size as an int; for a symbolic size its hint, as `int(size)` would specialize it.
+    """Return a size as an int: of a symbolic size its hint, or 0 if it has none.
 
-    0 is returned for a symbolic size without a hint.
+    `int(size)` would make torch.compile specialize the graph for that size.
     """
     if isinstance(size, int):
         return size

@@ -160,7 +160,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         self._on_gap(f"a graph's run could not be traced: {type(fault).__name__}: {fault}"[:200])
 
     def _inside(self, execution: GraphExecution, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation that a graph of Inductor's leaves to torch, and note its values.
+        """Run an operation that an Inductor graph has torch dispatch, and note its values.
 
         Returns the operation's result.
         """

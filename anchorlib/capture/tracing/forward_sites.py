@@ -45,7 +45,7 @@ class ForwardSites:
         self._now, self._before = _Step(made), self._now
 
     def is_new(self, number: int) -> bool:
-        """Return whether autograd node `number` is of this step, with no forward noted for it."""
+        """Return whether autograd node `number` was made in this step and has no forward noted."""
         return number > self._now.made and number not in self._now.sites
 
     def note_new(self, number: int, module: str, where: str) -> bool:
@@ -78,8 +78,7 @@ class ForwardSites:
     def of(self, number: int, *, later: bool = False) -> ForwardSite:
         """Return where the forward of autograd node `number` ran; "" for an unknown module or line.
 
-        later: whether a node for which no operation was noted gets the site of the next node for
-        which one was.
+        later: if no forward was noted for this node, return the site of the next node that has one.
         """
         step = self._now if number > self._now.made else self._before
         exact = step.sites.get(number) or step.late.get(number)

@@ -1,4 +1,4 @@
-"""Copies values that are scattered over memory, as those of a transposed tensor, into their order.
+"""Copies values that do not lie in order, as those of a transposed tensor, into row-major order.
 
 numpy does the copying in memory that is used again: a torch operation would allocate memory for
 each copy and touch it first, which costs several times as much as the copy.
@@ -54,7 +54,7 @@ class Gathering:
         self._listed = run in _LISTED and nbytes <= _LISTED_BYTES and whole
 
     def read(self, memory: Any, into: npt.NDArray[np.uint8]) -> None:
-        """Copy the values in `memory` to `into`, in their order.
+        """Copy the values in `memory` to `into`, in row-major order.
 
         memory: the bytes from the first value to the last. into: as many bytes as the values have.
         """
@@ -70,7 +70,7 @@ class Gathering:
 
 @lru_cache(maxsize=128)
 def _places(shape: tuple[int, ...], strides: tuple[int, ...], run: int) -> npt.NDArray[np.intp]:
-    """Return the position of each element of `run` bytes, in the order of the values.
+    """Return the position in memory of each element of `run` bytes, in row-major order.
 
     Positions are counted in elements from the first value on. strides: in bytes.
     Cached for the layouts that were read last, since a step reads the same layouts again and again.

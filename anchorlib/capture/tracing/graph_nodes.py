@@ -1,4 +1,4 @@
-"""Reads the metadata of a node in a compiler's graph: which operation it stands for, and where.
+"""Reads the metadata of a node in a compiler's graph: its operation, module and line of code.
 
 Dynamo and AOT note in `node.meta` which module and line a node comes from, which autograd node it
 belongs to, and which operation it was before decomposition.
@@ -57,9 +57,9 @@ class NodeFacts(NamedTuple):
     """The facts about one node of a graph, from its metadata.
 
     module: the module that ran it. where: its line of user code. seq: number of the autograd node
-    that it belongs to; None where AOT gave none. is_forward, is_backward: which half of AOT's joint
-    graph it is marked as part of. is_summing: whether it adds two gradients. origin: the operation
-    before decomposition; empty where the node was not decomposed.
+    that it belongs to; None where AOT gave none. is_forward, is_backward: whether AOT marks it as
+    part of the forward, or of the backward, of its joint graph. is_summing: whether it adds two
+    gradients. origin: the operation before decomposition; empty where the node was not decomposed.
     """
 
     module: ModulePath

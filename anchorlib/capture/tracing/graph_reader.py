@@ -92,7 +92,7 @@ class GraphReader:
         self._imports = ImportCallbacks({name: self._safe(meet) for name, meet in meetings.items()})
 
     def open(self) -> None:
-        """Wrap torch's functions that log or run graphs, those of unloaded modules on import."""
+        """Wrap torch's functions that log or run graphs; in modules not loaded yet, on import."""
         self._imports.begin()
         for module in (AOT_MODULE, INDUCTORS_DEBUG, INDUCTORS_OUTPUT):
             if not is_in_torch(module):
@@ -124,9 +124,9 @@ class GraphReader:
         return taken
 
     def _miss(self, name: str, instead: str = "") -> None:
-        """Report that torch has moved a name, and read what torch logs in its place.
+        """Report that torch has moved `name`; for a name of AOT's, read the text that torch logs.
 
-        instead: in words, what torch has under that name; empty where it has nothing.
+        instead: in words, what torch now has under that name; empty where it has nothing.
         """
         losses = (door.loss for one, door in GRAPH_DOORS.items() if one.startswith(name))
         self._on_missing(f"{next(losses, 'code')}: this torch has {instead or f'no {name}'}")
@@ -136,11 +136,14 @@ class GraphReader:
             self._sees_runs = False
 
     def _listen(self) -> None:
-        """Read the texts of AOT's graphs from torch's loggers of those modules that are loaded."""
+        """Begin to read AOT's graphs as text, from what the loggers of loaded torch modules log."""
         self._listener.begin(AOT_TEXTS)
 
     def _named(self, module: Any, name: str) -> Any:
-        """Return the private attribute `name` of a torch module; None, and reported, if gone."""
+        """Return the private attribute `name` of a torch module; None if it is gone.
+
+        A missing attribute, or another one under that name, is reported.
+        """
         full = f"{module.__name__}.{name}"
         attribute = getattr(module, name, None)
         door = next(door for one, door in GRAPH_DOORS.items() if one.startswith(full))
@@ -247,7 +250,10 @@ def _inductors(nodes: Any) -> tuple[GraphKey, CompilerGraph]:
 
 
 def _members(kernel: Any) -> list[str]:
-    """Return the names of the graph's nodes that a kernel computes, without the views before it."""
+    """Return the names of the graph's nodes that a kernel computes.
+
+    Of a kernel of torch's own (a product of matrices) it is one node, without the views before it.
+    """
     names: list[str] = []
     for part in kernel.get_nodes():
         buffer = part.node

@@ -65,7 +65,7 @@ class TextGraph(NamedTuple):
 def read_text(text: str) -> TextGraph | None:
     """Read the graph in a text that torch logs; None where the text holds no graph.
 
-    Raises SyntaxError, ValueError or StopIteration for a graph that is written otherwise.
+    Raises SyntaxError, ValueError or StopIteration for a graph that is written in another form.
     """
     title, has_graph, body = _split(_COLOUR.sub("", text))
     return _Reading(body, backward="Backward" in title).read() if has_graph else None

@@ -26,9 +26,9 @@ UNSEEN: Final = "the backend runs the graph out of sight"
 def places_of(
     recorder: ValueRecorder, graph: CompilerGraph, modules: Iterable[str]
 ) -> set[NodeOutput]:
-    """Return the tensors of a graph that are to be copied when seen, as they may be selected.
+    """Return the tensors of a graph to copy when they are seen: all that a selector may select.
 
-    modules: the names of all modules; which of them an operation belongs to is found out later.
+    modules: the names of all modules. Which of them runs an operation is not known yet.
     """
     places: set[NodeOutput] = set()
     names = list(modules)
@@ -63,7 +63,7 @@ def keep_op(
 
 
 def miss_op(recorder: ValueRecorder, op: GraphOp, context: OpContext) -> None:
-    """Note in the log that selected outputs of `op` are not recorded, as its graph runs unseen."""
+    """Note a gap for each selected output of `op`, since its backend runs the graph unseen."""
     called = Called(op.op, context.origin, context.module)
     for kind in made_kinds(form[0] for form in op.outputs):
         recorder.miss(called, kind, UNSEEN)

@@ -48,9 +48,10 @@ class ImportCallbacks(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002  # importlib's own
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec from other finders, with a loader that also calls the wanted function.
+        """Return the spec of module `name`, with a loader that then calls the function for it.
 
-        None for a module that is not wanted, so that other finders are asked.
+        The spec comes from the other import finders. None for a module that is not wanted:
+        importlib then asks those finders itself.
         """
         if name not in self._left:
             return None

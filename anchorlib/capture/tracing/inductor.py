@@ -2,7 +2,7 @@
 
 A kernel computes several operations at once, and most values between them are never in memory.
 Values are seen where a tensor enters or leaves a graph, where one of torch's own kernels (a product
-of matrices) reads or makes a tensor inside it, and where the graph shows a tensor to an anchor.
+of matrices) reads or makes a tensor inside it, and where the graph calls an operator of anchorlib.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ class GraphExecution:
     def note_dispatched(
         self, facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> None:
-        """Note the values of an operation that torch dispatched inside the graph."""
+        """Note the values of an operation that torch dispatched inside the graph.
+
+        facts: facts from its schema. args, kwargs: its arguments. out: its result.
+        """
         if facts.name.startswith(OUR_OPERATORS):
             constants = (one for one in args if isinstance(one, str | int | bool))
             output = self.graph.observed.get((facts.name, *constants))
@@ -160,7 +163,7 @@ class InductorGraphs:
         return execution
 
     def _kept(self, graph: CompilerGraph, state: StepState) -> Collection[NodeOutput]:
-        """Return the tensors of a graph to copy when they are seen, as they may be recorded."""
+        """Return the tensors of a graph to copy when they are seen: those that may be recorded."""
         if self._value_recorder is None:
             return ()
         return places_of(self._value_recorder, graph, state.names.modules.values())
@@ -170,7 +173,7 @@ class InductorGraphs:
         self.executions.pop(get_ident(), None)
 
     def note(self, execution: GraphExecution, returned: Any, state: StepState, node: Any) -> None:
-        """Append the operations of a graph that has returned to those of the step.
+        """After a graph has run, append its operations to the operations of the step.
 
         returned: the graph's result. node: the autograd node that runs; None outside backward.
         """
@@ -268,7 +271,7 @@ def _with_digests(
 
 
 def _pairs(graph: CompilerGraph, returned: Any) -> Iterator[tuple[NodeOutput, torch.Tensor]]:
-    """Yield each tensor that a graph has returned, with the node and output that it is in there."""
+    """Yield each tensor that a graph has returned, after the `NodeOutput` that stands for it."""
     every = returned if isinstance(returned, list | tuple) else (returned,)
     for output, x in zip(graph.outputs, every, strict=True):
         if output is not None and isinstance(x, torch.Tensor):

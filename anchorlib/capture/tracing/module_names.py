@@ -22,7 +22,7 @@ class ModuleNames:
         self._held: list[object] = []
 
     def know(self, modules: dict[str, nn.Module], parameters: dict[str, nn.Parameter]) -> None:
-        """Add the modules and parameters of a watched model, by the names of their records."""
+        """Add the modules and parameters of a watched model, by the names that records have."""
         self._held += [modules, parameters]  # an id identifies its object only while that lives
         self.modules |= {id(module): name for name, module in modules.items()}
         root = next(reversed(modules), "")
@@ -35,7 +35,7 @@ class ModuleNames:
         return self.modules.get(id(module))
 
     def at(self, path: tuple[str, ...]) -> str:
-        """Return the name of the module at `path`, without wrappers; "" if no known module is."""
+        """Return the name of the module at `path`, without wrappers' links; "" if none is known."""
         name = ".".join(link for link in path if link not in WRAPPER_LINKS)
         return name if name in self.modules.values() else ""
 

@@ -29,7 +29,8 @@ _Memory: TypeAlias = Callable[[int], Any]
 class _Forms(dict[str, OperandForm]):
     """The descriptions of tensors of one layout, by argument name; each is made once and kept.
 
-    Such an `OperandForm` is what the log of operations stores of a tensor besides its digest.
+    A description, an `OperandForm`, is what the log of operations stores of a tensor besides its
+    digest.
     """
 
     def __init__(self, parts: tuple[Any, ...], *, has_digest: bool) -> None:
@@ -45,11 +46,11 @@ class _Forms(dict[str, OperandForm]):
 class OperandLayout:
     """Element type, shape and strides of a tensor; no strides where it has none (sparse tensors).
 
-    known, unknown: by argument name, the log's descriptions of such a tensor with a digest, and
-    without. nbytes: size of the values. span: size of the memory from the first to the last value.
-    memory_at: returns the span at the address of the first value; None where tensors of this layout
-    are not read by address. gathering: copies the values in order; None where the span holds the
-    values in order and nothing else.
+    known, unknown: by argument name, what the log of operations stores of a tensor with a digest,
+    and of one without. nbytes: size of the values. span: size of the memory from the first to the
+    last value. memory_at: returns that memory, from the address of the first value; None where
+    tensors of this layout are not read by address. gathering: copies the values in order; None
+    where the memory holds the values in order and nothing else.
     """
 
     __slots__ = ("gathering", "known", "memory_at", "nbytes", "span", "unknown")
@@ -79,7 +80,7 @@ class Layouts:
     def forget(self) -> None:
         """Drop all layouts if there are very many.
 
-        A program with ever new shapes would fill memory.
+        Otherwise a program that always makes new shapes would fill memory.
         """
         if len(self._known) > _MANY:
             self._known.clear()
@@ -105,8 +106,8 @@ class Layouts:
 def _span(x: torch.Tensor) -> int:
     """Return the bytes from the first to the last element of `x`; 0 if not hashed in place.
 
-    That is where the tensor is empty, so large that torch copies it with all threads, or spread too
-    thinly over its memory, and where the bytes of its dtype are not its values.
+    A tensor is not hashed in place if it is empty, so large that torch copies it with all threads,
+    or spread too thinly over its memory, or if the bytes of its dtype are not its values.
     """
     nbytes = x.numel() * x.element_size()
     if not nbytes or x.dtype not in QUICK or is_for_many(nbytes):

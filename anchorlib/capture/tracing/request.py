@@ -17,8 +17,8 @@ Digests: TypeAlias = Literal["both", "outputs", "none"]
 def trace_steps(steps: object, upcoming: int) -> range:
     """Return the range of steps to trace, from the option `steps`: a number of steps, or a range.
 
-    upcoming: the next step that can be traced whole. Raises OptionError for anything but a positive
-    number or a range, and for steps that are over.
+    upcoming: the next step that can be traced whole; a number of steps counts from it on. Raises
+    OptionError for anything but a positive number or a range, and for steps that are over.
     """
     if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0:
         return range(upcoming, upcoming + steps)

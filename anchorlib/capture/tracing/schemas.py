@@ -1,4 +1,4 @@
-"""Reads an operation's schema: the names of arguments, which it writes, whether it is a view."""
+"""Reads an operation's schema: its arguments, which it writes, and whether it returns a view."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OpFacts(NamedTuple):
     default other than None. writes: names of the arguments that it always writes. trained: names of
     the arguments that it writes unless it is called with `training=False`. in_place: whether it
     writes arguments and its name ends in "_". view: whether it returns a view of an argument.
-    shares: whether its result mostly lies in the memory of an argument that it does not write.
+    shares: whether it writes no argument and its result usually lies in the memory of one.
     silent: whether it computes no values. blank: whether the memory that it returns has not been
     written yet (`empty`).
     """

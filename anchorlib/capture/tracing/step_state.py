@@ -124,7 +124,7 @@ class StepState:
         return maker in self._blank
 
     def are_written(self, makers: list[int | None]) -> Iterable[bool]:
-        """Return, for each of the operations `makers`, whether its memory has been written.
+        """Return, for each of the operations `makers`, whether it wrote the memory that it made.
 
         makers: numbers of operations; None for memory from before the step, which is written.
         """
@@ -208,7 +208,7 @@ class StepState:
         return OpContext(stage, module, seq, called, where, facts.origin)
 
     def _is_followed(self, execution: int, module: str, where: str) -> bool:
-        """Return whether a graph that runs forward has a backward, for which it made a node.
+        """Return whether the graph whose forward runs has made an autograd node for a backward.
 
         execution: the number of the autograd node that was made last.
         """
@@ -289,7 +289,7 @@ class StepState:
 
 
 def _alike(tensors: list[torch.Tensor]) -> bool:
-    """Return whether these can be two gradients that autograd adds up: two tensors of equal shape.
+    """Return whether `tensors` may be two gradients that autograd adds: two tensors of equal shape.
 
     An `add` of two tensors of equal shape hardly ever belongs to a derivative.
     """

@@ -1,7 +1,7 @@
 """The state that the traces of one session share.
 
-A later trace mostly meets the operations and tensor layouts of the earlier ones again, and neither
-stores nor computes these anew.
+A later trace mostly meets operations and tensor layouts of earlier traces again. These are then
+neither stored nor computed a second time.
 """
 
 from __future__ import annotations

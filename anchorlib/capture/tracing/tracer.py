@@ -47,8 +47,8 @@ class Tracer:
 
     say: receives the entries of the operation log at the end of each step. missed: receives the
     reason of each gap, that is, of something that was not traced. compiled: whether compiled graphs
-    are read, and stated as gaps where they cannot be read. keep: makes the object that records
-    values of operations, from a function that states gaps; None where no values were asked for.
+    are read, and stated as gaps where they cannot be read. keep: returns the object that records
+    values of operations, given a function that states gaps; None where no values were asked for.
     cache: the log and tensor layouts that the traces of a session share.
     """
 
@@ -212,9 +212,9 @@ class Tracer:
             self._say(entries)
 
     def _find_unseen(self) -> None:
-        """List the graphs that a backend compiled and runs in a way that no operation is seen.
+        """Add the operations of compiled graphs whose runs are not seen to those of the step.
 
-        Such graphs are listed once, so from then on each step has a gap that says so.
+        Each graph is listed once, not at each run. From then on each step has a gap that says so.
         """
         if self._mode is None or not self._mode.live:
             return
@@ -246,7 +246,7 @@ def _is_compiled(op: TracedOp) -> bool:
 
 
 def _lacks_backward(ops: list[TracedOp]) -> bool:
-    """Return whether `ops` have a step and a forward with gradients, but no backward."""
+    """Return whether `ops` hold an optimizer step and a forward with gradients, but no backward."""
     stages = {op.form.stage for op in ops}
     followed = any(op.form.seq is not None for op in ops)
     return followed and "optimizer" in stages and not stages & {"backward", "accumulate"}

@@ -48,7 +48,7 @@ class UnseenGraphs:
     def take(
         self, inductors: AbstractSet[str], ran: AbstractSet[tuple[str, ...]]
     ) -> list[CompilerGraph]:
-        """Return the graphs that were not seen to run in the step that has ended, and forget all.
+        """Return the graphs that were not seen to run in the ended step; forget all stored graphs.
 
         inductors: ids of the compilations for which Inductor has made kernels. ran: signatures of
         the graphs that ran node by node.
@@ -62,7 +62,7 @@ class UnseenGraphs:
 
 
 def signature(graph: fx.Graph) -> tuple[str, ...]:
-    """Return the names of a graph's nodes, which are equal in a copy that a backend makes."""
+    """Return the names of a graph's nodes; a backend's copy of the graph has equal names."""
     return tuple([node.name for node in graph.nodes])
 
 

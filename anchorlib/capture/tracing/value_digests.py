@@ -28,7 +28,7 @@ class Digester:
     takes several times as long as the digest. Its memory as it lies is hashed instead, and serves
     as the key of a cache: equal bytes with equal dtype, shape and strides have an equal digest.
 
-    layouts: the layouts (dtype, shape, strides) of tensors met so far; None begins anew.
+    layouts: the layouts (dtype, shape, strides) of tensors met so far; None: none yet.
     """
 
     def __init__(self, layouts: Layouts | None = None) -> None:
@@ -51,7 +51,7 @@ class Digester:
         """Describe each tensor and digest its values; return descriptions and joined digests.
 
         wanted: for each tensor, whether a digest is wanted and its memory has been written.
-        near: a cache for the tensors of one operation, or None.
+        near: a cache of digests for the tensors of one operation, or None.
         """
         forms: list[OperandForm] = []  # `list[OperandForm]()` takes most of a microsecond
         digests = b""
@@ -69,10 +69,10 @@ class Digester:
     def digest(
         self, x: torch.Tensor, near: Near | None = None, layout: OperandLayout | None = None
     ) -> bytes | None:
-        """Return the xxh3-128 digest of the values of `x`; None if it has none to record.
+        """Return the xxh3-128 digest of the values of `x`; None if no record could hold them.
 
-        near: a cache for one operation, whose input and output mostly share their memory.
-        layout: that of `x`, if it is known already.
+        near: a cache of digests for one operation whose input and output mostly share memory.
+        layout: the layout of `x`, if it is known already.
         """
         layout = layout or self.layouts.of(x)
         memory_at, gathering = layout.memory_at, layout.gathering
@@ -103,10 +103,10 @@ class Digester:
 
 
 def digest_of(x: torch.Tensor) -> bytes | None:
-    """Return the xxh3-128 digest of the values of `x`, uncached; None if it has none to record.
+    """Return the xxh3-128 digest of the values of `x`, uncached; None if no record could hold them.
 
-    The bytes are read where they lie: `x.numpy()` would make the storage of a user's tensor
-    not resizable for good.
+    The bytes are read where they lie: after `x.numpy()`, the storage of a user's tensor could never
+    be resized again.
     """
     memory = quick_place(x, data_address)
     if memory is not None:

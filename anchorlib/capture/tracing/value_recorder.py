@@ -90,12 +90,12 @@ class ValueRecorder:
             self._recorder.observe(streams, at, x)
 
     def miss(self, called: Called, kind: str, why: str) -> None:
-        """Note in the trace's log, for `why`, that a tensor was not recorded, if it is selected."""
+        """Note a gap if a tensor is selected: it was not recorded, for the reason `why`."""
         if self.wanted.takes(called, kind):
             self._on_gap(f"{VALUES} {called.op}: {why}")
 
     def miss_unmatched(self) -> list[str]:
-        """Note in the trace's log each selector that selected nothing; return their texts."""
+        """Note a gap for each selector that selected nothing; return the selectors' texts."""
         unmatched = self.wanted.unmatched
         for text in unmatched:
             self._on_gap(f"{VALUES} operations named {text!r}: no traced operation is")

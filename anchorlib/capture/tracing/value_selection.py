@@ -108,7 +108,7 @@ class WantedValues:
         return known or self._means_modules(modules)
 
     def _means_modules(self, modules: Iterable[str]) -> bool:
-        """Return whether a selector may name one of `modules`, alone or before an operation."""
+        """Return whether a selector may name one of `modules`, alone or as "MODULE/OPERATION"."""
         names = list(modules)
         return any("/" in one.text or _may(one, names) for one in self._all)
 

@@ -22,7 +22,7 @@ class Link:
     pass_index: the pass in which the parent was made. For a parameter's `value`, the last record at
         or before this pass counts, since values are recorded only where they changed.
     steps_back: how many steps the parent lies before the child.
-    phase: the parent's phase, "" for that of the child.
+    phase: the parent's phase; "" where it is the child's phase.
     ops: names of the autograd nodes between the two, in the order in which backward runs them.
     saved: whether backward may only have read the parent, as a saved tensor; the gradient itself
         came from other parents.
@@ -88,7 +88,7 @@ class Search:
         return new
 
     def cross(self, site: Site, edges: Edges, places: Sequence[int]) -> tuple[str, ...]:
-        """Note some operations of a tensor that the search passes through; return their names.
+        """Note operations by which the search goes from a tensor to parents; return their names.
 
         places: the indices of the operations in `edges.ops`, where `edges` are those of the tensor
             `site`.

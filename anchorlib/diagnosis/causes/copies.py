@@ -1,7 +1,7 @@
 """Values that autograd does not follow and that are copies of earlier records, found by their bits.
 
-`detach`, `no_grad`, `clone`, and `numpy` and back do not show in a graph, and keep the bits. A
-value with the bits of an earlier record of its run is taken for a copy of that record.
+`detach`, `clone` without gradients, and a conversion to numpy and back do not show in a graph, and
+keep the bits. A value with the bits of an earlier record of its run is taken for a copy of it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def copies(alignment: Alignment, rows: Array) -> dict[int, int]:
 
 
 def _earlier(table: Table, rows: Array) -> dict[int, int]:
-    """Return for each row the latest earlier row of another tensor of its rank with equal bits.
+    """Return, for each row, the latest earlier value of another tensor of its rank with equal bits.
 
     A row is left out where there is no such tensor, or where its own tensor had these bits first.
     """
@@ -79,9 +79,9 @@ def _bits(table: Table, row: int) -> tuple[int, ...]:
 
 
 def _telling(table: Table, rows: Array) -> Array:
-    """Return a mask of the rows whose bits identify a tensor, so that equal bits are no chance.
+    """Return a mask of the rows whose bits identify a tensor: equal bits are then no coincidence.
 
-    Constants, and integers or booleans with few elements, do not.
+    Tensors of one repeated value, and integers or booleans with few elements, are not among them.
     """
     discrete = [dtypes.dtype(name).family in ("int", "bool") for name in table.dtypes]
     few = np.array(discrete or [False], bool)[table.dtype[rows]]

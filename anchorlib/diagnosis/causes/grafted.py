@@ -1,4 +1,6 @@
-"""Reruns B that were handed A's values (`anchorlib.graft`): later records inherit no difference."""
+"""Whether B is a rerun that was handed A's values, so that later records inherit no difference.
+
+`anchorlib.graft` makes such reruns."""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ def carried(alignment: Alignment, status: Array) -> Array:
     """Return the status of A's rows as later records received it.
 
     status: 0 equal, 1 differs, 2 without a partner, for each row. Where B was handed A's values, a
-        row counts as equal. Tensors that could not be handed over, as B's header says, keep their
-        status; so do all tensors where B is no such rerun.
+        row that differs counts as equal, unless its tensor could not be handed over, as B's header
+        says. Where B was not handed A's values, `status` itself is returned.
     """
     if not is_grafted(alignment):
         return status

@@ -74,8 +74,8 @@ MODULE = "module."
 def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
     """Return the header entries that differ, by name: (A's, B's), None where a run lacks the entry.
 
-    The headers are those of the lowest rank that both runs have; of schedules, all ranks are
-    compared.
+    The headers are those of the lowest rank that both runs have (without one: of each run's lowest
+    rank); of schedules, all ranks are compared.
     """
     a, b = alignment.a.header, alignment.b.header
     common = sorted(set(a) & set(b))
@@ -119,7 +119,7 @@ def _trees(header_a: Mapping[str, Any], header_b: Mapping[str, Any]) -> dict[str
 
 
 def from_outside(table: Table) -> set[str]:
-    """Return the names of the tensors whose gradients hooks saw only from outside of compiled code.
+    """Return the names of tensors whose gradients were seen only outside of the compiled code.
 
     These gradients may lack a part that the compiled code used inside.
     """

@@ -152,7 +152,7 @@ class StepLineage:
     def is_sharded(self, name: str) -> bool:
         """Return whether a tensor is a DTensor that lies on several ranks.
 
-        Such a tensor is known by the records of its placements.
+        For a DTensor there are records named `NAME:placements`.
         """
         return (f"{name}:placements", "value") in self._recorded
 

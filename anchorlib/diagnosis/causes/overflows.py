@@ -109,7 +109,7 @@ def _times(over: tuple[Table, int], finite: tuple[Table, int]) -> float:
 
 
 def _exceeds(over: tuple[Table, int], finite: tuple[Table, int], times: float) -> bool:
-    """Return whether one run's finite gradient, times a ratio, exceeds what the other's can hold.
+    """Return whether a finite gradient, times a ratio, exceeds what the other run's can hold.
 
     over, finite: the infinite gradient and the finite one, each as a table and a row. times: the
     ratio of their loss scales.

@@ -2,7 +2,7 @@
 
 The lineage knows a record's parents, from which the record was computed. Other parents it cannot
 know: a scope, a set of earlier records, stands for these. Scopes are wide, so that a difference
-    which may have come from elsewhere is never taken for an origin:
+which an unknown parent may explain is never taken for an origin:
 
     value of a parameter    its `updated` of the step before; all records of earlier steps; in a
                             later pass also those of earlier passes of the step (SAM)
@@ -86,8 +86,7 @@ class Away:
     """A link to a parent in another step or phase.
 
     child: the child's index in its layout. key: the parent's (name, kind, pass, call). latest:
-    whether the parent is the
-        last record at or before the pass that the key states.
+    whether the parent is the last record at or before the pass that the key states.
     """
 
     child: int
@@ -105,8 +104,8 @@ class Layout:
     keys: the key (name, kind, pass, call) of each place. place: key -> place.
     child, parent: the places that each link inside the block connects, ascending by child.
     timely: for each link, whether its parent counts only if it was recorded before the child. That
-        holds for children that optimizers make, where both records were written when their tensors
-        were made.
+        holds where the child is a parameter or made by an optimizer, and both records were written
+        when their tensors were made.
     named: for each link, whether child and parent are one tensor under two names.
     away: the links to other blocks, by steps back and phase ("" for the layout's own).
     role, scope: the role and the scope of each place.

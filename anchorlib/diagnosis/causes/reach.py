@@ -1,4 +1,4 @@
-"""Whether anything differs among records that may be parents of a record, unknown to autograd.
+"""Whether any record differs that may be a parent of a record without autograd knowing it.
 
 A parent is a record from which another was computed. A record's scope (`CauseScope`) is the set of
 records that may be further parents of it.
@@ -106,9 +106,9 @@ class Reach:
         return differs
 
     def _elsewhere(self, rank: Array, step: Array) -> Array:
-        """Return, for each pair of a rank and a step, the step's first pass that differs elsewhere.
+        """Return, for each rank and step, the first pass of the step in which another rank differs.
 
-        Elsewhere means on another rank; NEVER where no other rank differs in the step.
+        NEVER where no other rank differs in the step.
         """
         if len(self._ranks) < 2:
             return np.full(len(rank), NEVER)
@@ -119,7 +119,7 @@ class Reach:
         return passes
 
     def _open(self, rows: Array) -> Array:
-        """Return for each row the last pass of its step that its rank had begun when it was made.
+        """Return, for each row, the last pass that its rank had begun in the step up to the row.
 
         Zeros in a run of one rank.
         """
@@ -133,9 +133,9 @@ class Reach:
 
 
 class _Began:
-    """Knows at which order of execution each pass of a rank's step first had a difference.
+    """Knows, for each rank and step, the order of execution of the earliest difference by pass.
 
-    A place is a number for a rank and step, as `Reach` counts them.
+    A place is a number that stands for a rank and step (`Reach._place`).
     """
 
     def __init__(self, place: Array, pass_index: Array, order: Array) -> None:

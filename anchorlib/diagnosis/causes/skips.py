@@ -45,7 +45,7 @@ class Skips:
         return np.array(skipped, bool)
 
     def alone(self, row: int) -> str:
-        """Return the run that alone skipped the step of a row of A; "" where none or both did."""
+        """Return the escaped name of the run that alone skipped the step of a row of A, or ""."""
         table = self.alignment.a
         where = (table.tensors[table.tensor[row]].rank, int(table.step[row]))
         if (where in self.a) == (where in self.b):

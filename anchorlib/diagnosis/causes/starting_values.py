@@ -52,10 +52,10 @@ class StartingValues:
 
 
 def starting_values(alignment: Alignment) -> StartingValues:
-    """Compare the digests that both runs state for the ranks that both have.
+    """Return which starting values are equal in both runs and which differ, by their digests.
 
-    A tensor counts where both runs state it for the same step. Nothing is compared where passes or
-    ranks were merged.
+    The ranks are those that both runs have. A tensor counts where both runs state its digest for
+    the same step. Both answers are empty where passes or ranks were merged.
     """
     equal: set[tuple[int, str]] = set()
     unequal: dict[tuple[int, str], tuple[str, str]] = {}

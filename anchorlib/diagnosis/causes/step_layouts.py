@@ -22,9 +22,8 @@ class Blocks:
     rows: row numbers of the table, block after block; inside a block by tensor, pass and call.
     starts: where each block begins in `rows`, and the end of the last.
     rank, phase, step: those of each block. attempt: the last attempt that recorded in the block.
-    layout: the number of each block's layout (which records it holds), from 0. Blocks of one layout
-    hold equal tensors at
-        equal passes and calls in equal shapes, and have equal edges.
+    layout: the number of each block's layout, from 0. Blocks of one layout hold equal tensors
+        at equal passes and calls in equal shapes, and have equal edges.
     example: one block of each layout.
     """
 

@@ -1,14 +1,14 @@
 """What each difference is, and whether it matters: rounding, noise, or something else.
 
-Functions below are given a record as `row`, its index in A's table (`pairing.Table`); `row_b` is
-that of its partner in B's table. Where `measures` are given too, `at`, `here` and `place` are
-mostly indices into these measured pairs (`sizes.Measures`). A clause is a part of a sentence for
-people; an empty one says nothing.
+A and B are the two runs that are compared. The functions of this package are given a record as
+`row`, its index in A's table (`pairing.Table`); `row_b` is the index of its partner in B's table.
+Where `measures` are given too, `at`, `here` and `place` are mostly indices into these measured
+pairs (`sizes.Measures`). A clause is a part of a sentence for people; an empty one says nothing.
 
 origins       differences that no recorded parent explains
 rounding      how large one operation's own error may be
 noise         how far apart runs are that should be equal
-changes       what B does otherwise at an origin
+changes       how B's computation of an origin differs from A's
 classes       the class of each origin: rounding, not_rounding, starts_unequal, …, and why
 reasons       what is said about an origin besides its class
 judge         calls all of these, and makes the list of origins

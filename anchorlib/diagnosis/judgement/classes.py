@@ -1,9 +1,9 @@
 """The class of each origin: what kind of difference begins there.
 
 rounding          rounding explains it
-not_rounding      a fault: more than rounding, or the runs state that they compute otherwise
+not_rounding      a fault: more than rounding, or the runs state different computations
 nonfinite         NaN or infinity in one run alone
-nondeterministic  the noise runs differ there too, of equal inputs
+nondeterministic  the noise runs differ there too, though their inputs are equal
 starts_unequal    it came from outside: data, parameters or seeds were unequal from the start
 window_start      what led to it was not recorded, as before the first recorded step
 """
@@ -118,7 +118,7 @@ class Classes:
         return f"; the scaler skipped the step in {run} only" if run else ""
 
     def measure(self, pair: int) -> Measure:
-        """How far apart the two records of a pair are."""
+        """Return how far apart the two records of a pair are."""
         return self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
 
     def pair(self, row: int) -> int:
@@ -154,7 +154,7 @@ class Classes:
         return None
 
     def _began_unequal(self, row: int, measure: Measure) -> str:
-        """Says which tensors without records a row reads that began with other values; else "".
+        """Say which unrecorded tensors that a row reads began with other values in B; else "".
 
         A value reads the parameters that its lineage names, and what its module holds itself, which
         may be a buffer. Another shape of the value is due to code, not to what its tensors hold.
@@ -249,7 +249,7 @@ class Classes:
         return "starts_unequal", "the model was given something else"
 
     def _given_elsewhere(self, row: int, pair: int) -> str:
-        """The name of another input of A's pass that has the bits of B's input; "" without one."""
+        """Return the name of another input of A's call that has the bits of B's; else ""."""
         a, b = self.frontier.alignment.a, self.frontier.alignment.b
         row_b = int(self.frontier.alignment.b_row[pair])
         rows = self.frontier.blocks.rows_of(int(self.frontier.block_of[row]))
@@ -299,7 +299,7 @@ class Classes:
         return bool(a.edges.get(a.tensors[a.tensor[row]].rank))
 
     def _equal_before(self, row: int) -> int | None:
-        """The last step with an earlier record of the row's tensor that is equal in both runs.
+        """Return the last step with an earlier record of a row's tensor that is equal in both.
 
         None where there is no such record.
         """
@@ -437,7 +437,10 @@ class Classes:
     def _added_up_again(
         self, row: int, row_b: int, measure: Measure, error: Severity
     ) -> tuple[str, str]:
-        """The class of a row beyond the rounding of one operation, by the terms that it sums."""
+        """Return the class of a row whose error exceeds one operation's rounding, and why.
+
+        It is "rounding" if the order or the cancelling of the terms of its sum explains the error.
+        """
         resummed = self.resummations.of(row, row_b, measure, error.eps)
         if resummed is not None and resummed.rounding:
             return "rounding", resummed.note
@@ -450,10 +453,10 @@ class Classes:
         """Return whether a row is off by few roundings, and so is all else in its step.
 
         The step is the first that differs; False for rows of later steps, and for kinds other than
-        values and gradients. Code that is written otherwise rounds several times where the other
+        values and gradients. Code that is written differently rounds several times where the other
         run rounds once, as a probability that is computed from logarithms: each rounds by its own
-        size. Where the runs do work in other calls, whose records are not compared, what was made
-        of these differs as they do: that the whole step is equal was found before they were left
+        size. Where the runs call modules differently for equal work, rows of the step `agreed` give
+        True: that step was found equal but for rounding before the records of these calls were left
         out.
         """
         a = self.frontier.alignment.a
@@ -473,8 +476,8 @@ class Classes:
     def _is_told_otherwise(self, row: int) -> bool:
         """Return whether the runs state, in headers or edges, different formulas for a row.
 
-        Different factors count where the seeds are equal. So does a row of which the record of a
-        parameter alone is missing, after an optimizer has stepped with settings that differ.
+        Different factors in tensors count only where the seeds are equal. True also for a row that
+        lacks only a parameter's record, after an optimizer stepped with settings that differ.
         """
         if self.changes.other_settings(row) or self.changes.other_number(row):
             return True

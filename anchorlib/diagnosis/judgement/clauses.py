@@ -14,5 +14,5 @@ class ValueClause(str):
 
 
 def name_a_change(clauses: Iterable[str]) -> bool:
-    """Return whether any clause says what B does otherwise, and not only how its values differ."""
+    """Return whether any clause says how B computes differently, not only how its values differ."""
     return not all(isinstance(clause, ValueClause) for clause in clauses)

@@ -37,8 +37,8 @@ class Judge:
     """Finds the origins of a comparison, with their classes and reasons.
 
     noise: how far apart noise runs are; None where there are no noise runs.
-    agreed: the step in which all that is judged was found equal but for rounding beside work that
-        the runs do in other calls (`origins.cuts`); None without such work.
+    agreed: where the runs call modules differently for equal work (`origins.cuts`), the step whose
+        other records were found equal but for rounding; None where they do not.
     unplaced: for how many more origins the differing elements are located, which reads values.
     """
 
@@ -55,7 +55,7 @@ class Judge:
         self.classes = Classes(self.frontier, self.measures, self.changes, self.noise, self.agreed)
 
     def origins(self) -> list[Origin]:
-        """The origins in order of execution.
+        """Return the origins in order of execution.
 
         There is one origin for each segment (`origins.segments`): a group of records whose
         differences have one cause. Five kinds of records are origins although their inputs differ
@@ -128,7 +128,7 @@ class Judge:
         return [self._origin_of(segment, "nonfinite", note + self.classes.alone(row))]
 
     def _origin(self, segment: OriginSegment) -> Origin:
-        """The origin of a segment: its first record, unless another record has a worse class.
+        """Return the origin of a segment: its first record, unless another one has a worse class.
 
         Evaluations state no operations. So where an evaluation comes first, a record of the
         training may show a fault that the evaluation's record does not. And where the optimizer of
@@ -146,7 +146,7 @@ class Judge:
         return self._origin_of(segment, cls, note)
 
     def _of_rank(self, segment: OriginSegment) -> OriginSegment:
-        """The segment narrowed to the one rank whose optimizer stepped again without a backward.
+        """Return the segment, narrowed to the one rank whose optimizer stepped without a backward.
 
         The segment is returned as it is where this holds of no rank or of several.
         """
@@ -167,9 +167,9 @@ class Judge:
         return replace(segment, row=again[0], ranks=(a.tensors[a.tensor[again[0]]].rank,))
 
     def _worst(self, segment: OriginSegment) -> list[int]:
-        """For each kind of record its row with the largest error, without `segment.row`.
+        """Return, for each kind of record, the segment's row with the largest error.
 
-        The row with the largest error of all comes first.
+        The row with the largest error of all comes first; `segment.row` is left out.
         Kinds are kept apart, since an optimizer makes updates and its state in one segment, and
         errors of different kinds are measured against different sizes.
         """
@@ -221,6 +221,6 @@ class Judge:
         )
 
     def _where(self, pair: int) -> str:
-        """Which elements of a pair differ; "" after the first origins, since values are read."""
+        """Return which elements of a pair differ; "" after the first origins, to save time."""
         self.unplaced -= 1
         return whereabouts(self.frontier.alignment, pair) if self.unplaced >= 0 else ""

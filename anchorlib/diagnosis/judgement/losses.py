@@ -1,4 +1,4 @@
-"""From which steps on the losses of the two runs differ: later than the first tensors do."""
+"""From which steps on the losses of the two runs differ: mostly later than the first tensors."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Losses:
     values: tuple[tuple[int, float, float], ...]
 
     def first_without_number(self) -> tuple[int, str, str] | None:
-        """The first step at which one run alone has a loss that is no number, or infinite.
+        """Return the first step at which one run alone has a loss that is NaN or infinite.
 
-        Returns the step, "A" or "B", and "NaN" or "infinite"; None where there is no such step.
+        The answer is the step, "A" or "B", and "NaN" or "infinite"; None if there is no such step.
         """
         for step, a, b in self.values:
             if math.isfinite(a) != math.isfinite(b):
@@ -47,7 +47,7 @@ class Losses:
 
 
 def losses(alignment: Alignment) -> Losses | None:
-    """Where the losses of two runs part; None where the runs have no loss in common.
+    """Return where the losses of two runs part; None where the runs have no loss in common.
 
     The loss is the tensor whose name says so, else the last scalar that a forward computes. A
     parameter is never the loss, whatever its name and shape. A scalar of which no operation is
@@ -126,7 +126,7 @@ def _parameters(table: Table) -> set[str]:
 
 
 def _of(a: Table, rows: Array, name: str, differs: Array) -> Array:
-    """For each row, whether it is a record of the loss `name` on the rank that counts.
+    """Return, for each row, whether it is a record of the loss `name` on the rank that counts.
 
     Where that rank has records of the loss in training, its other records of the loss do not count.
     """
@@ -143,7 +143,7 @@ def _of(a: Table, rows: Array, name: str, differs: Array) -> Array:
 
 
 def _values(table: Table, rows: Array) -> Array:
-    """The values of scalar records, from their summaries: the sum of a scalar is its value.
+    """Return the values of scalar records, from their summaries: the sum of a scalar is its value.
 
     Sums leave out elements that are not finite; the counts of NaN and infinities show these.
     """

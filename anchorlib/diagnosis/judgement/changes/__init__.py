@@ -1,4 +1,4 @@
-"""What B does otherwise at an origin, as far as the records and headers of both runs show it.
+"""How B's computation of an origin differs from A's, as far as records and headers show it.
 
 changes       the answer, put together from all files below
 calls         the forward calls that made a record, and their operations in both runs
@@ -20,7 +20,7 @@ bootstrapped  a loss's target that contains a recorded value with another factor
 leftover      a gradient that was not cleared
 reduction     the mean, the sum or neither of the gradients of all ranks
 clipping      the norm to which each run clips its gradients
-optimizer_state  what an optimizer held: state that began at zero, another number of steps
+optimizer_state  differences in optimizer state: it began at zero, it counts other steps
 optimizer_steps  how often an optimizer stepped, and parameters written outside of its steps
 second_steps  a second optimizer step on the gradients of one backward
 given         a model's input that B has here, and A at another step or on another rank

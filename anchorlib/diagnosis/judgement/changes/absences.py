@@ -39,8 +39,8 @@ OUTPUT = re.compile(r"(^|\.)output$")
 def absences(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
     """Return clauses on records that one run alone has and that explain a row of A; [] without any.
 
-    For a `grad` row these are the passes that only one run's backward brought to the parameter. For
-    a `value` row they are parents (records it was computed from) that B did not record in the step,
+    For a `grad` row these are backward passes that reached the parameter in one run alone. For a
+    `value` row they are parents (records it was computed from) that B did not record in the step,
     and calls of its module. Other kinds have no clause.
     names: A's names -> B's, where they differ.
     """
@@ -54,8 +54,8 @@ def absences(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str
 def untrained_since(frontier: Frontier, row: int) -> str:
     """Say which run leaves an update's parameter unchanged, and why; "" where neither run does.
 
-    Two reasons are possible. If the run has a graph behind a value whose gradients come back in
-    the other run alone, it cut the graph there. Otherwise the parameter may need no gradient.
+    Two reasons are possible. If a value of the step has a gradient in the other run alone, the run
+    detaches that value. Otherwise the parameter may not require a gradient.
     row: a row of A; only an `updated` row gives an answer.
     """
     run = untrained(frontier, row)
@@ -136,9 +136,9 @@ def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
 
 
 def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Return a clause for each run on the passes whose backward alone reaches a row's parameter.
+    """Return a clause for each run on backward passes that reach a row's parameter in it alone.
 
-    row: a `grad` row of A. Passes of the row's step and rank count: another rank may lack them
+    row: a `grad` row of A. Only passes of the row's step and rank count: another rank may lack them
     since it is at another step. [] where the runs agree, or the other run lost records.
     """
     if stepped_again(frontier, row):
@@ -253,7 +253,7 @@ def models_called_otherwise(frontier: Frontier, row: int, names: Mapping[str, st
 def _models(table: Table, row: int, names: Mapping[str, str]) -> dict[str, int]:
     """Return how often each model was called before a row, in the row's step: output name → count.
 
-    names: A's names -> B's, by which the counts are keyed.
+    names: A's names -> B's for A's table, else {}. The counts are by B's names.
     """
     rank = table.tensors[table.tensor[row]].rank
     before = (table.step == table.step[row]) & (table.order < table.order[row])

@@ -3,9 +3,9 @@
     autocast bfloat16 | off
 
 `autocast_otherwise` makes this clause from the headers of the two runs. Autocast adds casts to the
-operations and changes the dtypes of their operands. So where the clause is given, the caller
-compares operations with `without_casts`: a cast that one run alone has, or an operand that is
-described otherwise, is then no second cause.
+operations and changes the dtypes of their operands. So where there is such a clause, the caller
+compares the operations without these (`without_casts`): a cast that one run alone has, or an
+operand that is described differently, is then not named as a second cause.
 """
 
 from __future__ import annotations

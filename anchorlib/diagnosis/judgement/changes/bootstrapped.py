@@ -44,7 +44,7 @@ MOST_COLUMNS = 256
 
 
 def other_share(frontier: Frontier, row: int, ops: Sequence[Operation]) -> list[str]:
-    """Return the record that B's target holds with another factor than A's, as a clause; else [].
+    """Return a clause on the record that targets of A and B hold with different factors; else [].
 
     ops: A's operations between the loss and its parents.
     row: A's row of the loss, a value of one number.
@@ -138,8 +138,8 @@ def _number(name: str, arguments: str) -> float | None:
 def _tables(frontier: Frontier, row: int, count: int) -> Iterator[tuple[str, Array]]:
     """Yield recorded values with `count` rows that are equal in both runs, as (name, table).
 
-    They were recorded in the step of `row` and before it; the latest comes first. At most
-    MOST_VALUES are read; each table has shape (count, columns).
+    They were recorded in the step of `row`, before `row`; the latest comes first. At most
+    MOST_VALUES are read. Each table has shape (count, columns).
     """
     a = frontier.alignment.a
     rows = np.flatnonzero((a.step == a.step[row]) & (a.order < a.order[row]))

@@ -125,10 +125,10 @@ class Calls:
             )
 
     def followed(self, calls: tuple[Call, Call]) -> tuple[Call, Call]:
-        """Return the calls, or calls of the same name that state operations in both runs.
+        """Return `calls`, or other calls of the same name whose edges name operations in both runs.
 
-        Under `no_grad`, the edges of a module's output name the module and no operations. The
-        operations are stated where the module is called with gradients.
+        Under `no_grad`, the edges of a module's output name the module and no operations. Another
+        call of the module, with gradients, has edges that name the operations.
         calls: the call in A and in B.
         """
         statements = [self.edges(run, call) for run, call in enumerate(calls)]

@@ -1,4 +1,4 @@
-"""What B does otherwise at an origin, as far as the records and headers of both runs show it.
+"""How B's computation of an origin differs from A's, as far as records and headers show it.
 
     LayerNorm eps 1e-05 | 0.01              the arguments of a module
     GeluBackward0 approximate 'none' | 'tanh'        the arguments of an operation
@@ -85,7 +85,7 @@ FAR = 64.0  # eps of error from which values are read, to look for relations bet
 
 @dataclass(slots=True)
 class Changes:
-    """Finds what B does otherwise than A at a row of A's table, in words.
+    """Finds how B's computation of a row of A's table differs from A's, in words.
 
     unread: for how many more rows stored values may be read, which takes time.
     """
@@ -151,7 +151,7 @@ class Changes:
     def given(self, row: int, measure: Measure) -> tuple[str, ...]:
         """Return what is known of a difference that came in from outside, such as data, as clauses.
 
-        That is which operands differ, and how B's values follow from A's.
+        The clauses say which operands differ, and how B's values follow from A's.
         row: a row of A. measure: how far its record and B's are apart.
         """
         clauses = arguments(*self.calls.operations(row))
@@ -176,11 +176,11 @@ class Changes:
         return stepped_more(self.frontier, row, self.calls.names) if self._has_lone_updates else ""
 
     def unkept(self, row: int) -> tuple[str, ...]:
-        """Name numbers of a row's operations that autograd does not keep, if all else is equal.
+        """Return a clause on operands that autograd does not keep, if all else is equal; else ().
 
-        That all else is equal is known only in steps that both runs state. Nothing is said where
-        a run drew other random numbers and operations take what no record holds, as dropout does.
-        row: a row of A. At most one clause.
+        That all else is equal is known only in steps for which both runs state edges. () too where
+        B drew other random numbers and operations take what no record holds, as dropout does.
+        row: a row of A.
         """
         clauses = []
         for call_a, call_b in self.calls.of(row):
@@ -223,7 +223,7 @@ class Changes:
         return self._has_formula(row) and other_number(*self.calls.operations(row))
 
     def _has_formula(self, row: int) -> bool:
-        """Whether a row is a value in one unit in both runs, of one part each."""
+        """Return whether a row is a `value` of equal loss scale in A and B, no parts merged."""
         alignment = self.frontier.alignment
         a, row_b = alignment.a, int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
         value = a.tensors[a.tensor[row]].kind == "value"
@@ -242,9 +242,9 @@ class Changes:
         """Return whether both runs state what made a row, and the code that made it differs.
 
         The code differs where a value is computed from other records, by other operations, by equal
-        operations in another order or with other arguments, where one run reads by another of the
-        indices that both runs have, and where one run cuts the graph behind the value. Different
-        data or parameters change none of these.
+        operations in another order or with other arguments, where both runs have two index tensors
+        and an operation reads by the one in A and by the other in B, and where one run cuts the
+        graph behind the value. Different data or parameters change none of these.
         row: a row of A. Of a gradient, only a cut graph and other module settings count.
         """
         if detached(self.frontier, row) or self.other_settings(row):
@@ -269,7 +269,7 @@ class Changes:
         )
 
     def _module(self, row: int) -> list[str]:
-        """Return the clause on how the module of a row's tensor is built otherwise in B; else [].
+        """Return the clause on how the module of a row's tensor differs in B, if it does; else [].
 
         The module is that of an output, or the one that holds a parameter.
         """

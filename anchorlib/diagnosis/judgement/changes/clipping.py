@@ -28,9 +28,9 @@ ADDED = 1e-6
 def clipped_otherwise(frontier: Frontier, row: int) -> list[str]:
     """Say to which norm each run clips the gradients of the row's step; [] if alike or unclear.
 
-    Either both runs have one backward in the step, which gives gradients of equal norms, or B's
-    gradients are all the same multiple of A's as the optimizer read them. row: a row of A, whose
-    step and rank count.
+    It is clear in two cases: both runs have one backward in the step, and its gradients have equal
+    norms before clipping; or, as the optimizers read them, all gradients of B are A's times one
+    factor. row: a row of A, whose step and rank count.
     """
     alignment = frontier.alignment
     if alignment.merged:
@@ -62,8 +62,9 @@ def _by_what_was_read(alignment: Alignment, row: int) -> list[str]:
 
     This serves `clipped_otherwise` where the gradients before clipping are not known.
 
-    A run clips if the norm of all its gradients is a limit as programs state it, and larger in the
-    other run, unless that run clips too. All gradients must differ by one factor.
+    A run clips if the norm of all its gradients is a number of two digits, as programs state
+    limits; unless both runs clip, it must be the smaller norm. All gradients must differ by one
+    factor.
     row: a row of A, whose step and rank count.
     """
     a, parameters = alignment.a, parameters_of(alignment.a)
@@ -99,7 +100,7 @@ def _by_what_was_read(alignment: Alignment, row: int) -> list[str]:
 
 
 def _limit(norm: float, before: float) -> str | None:
-    """Return a norm as the words "to LIMIT", a number of two digits; None where it is none.
+    """Return "to LIMIT" if a norm is a number of two digits, as programs state limits; else None.
 
     before: the norm before clipping, on which the tolerance depends.
     """

@@ -88,9 +88,9 @@ class Compositions:
         return list(dict.fromkeys(clauses))[:SHOWN]
 
     def made_of_others(self, row: int) -> list[str]:
-        """Return a clause if B computes a value from other records than A, which both have.
+        """Return a clause on records from which one run alone computes a value; else [].
 
-        Else []. row: a row of A.
+        Both runs must have these records. row: a row of A.
         """
         if self.calls.kind(row) != "value" or self.calls.is_cut_elsewhere(row):
             return []

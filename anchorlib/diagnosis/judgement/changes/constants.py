@@ -23,8 +23,8 @@ def is_constant(frontier: Frontier, row: int, row_b: int, related: Callable[[int
 
     row, row_b: the buffer's record in A and in B. False for a buffer with records of a single step,
         which do not show whether the buffer changes.
-    related: whether the two records of a row are variants of one another. Inputs may differ like
-        that after the buffer's record: the program computed them from the buffer.
+    related: returns whether the two records of a row are variants of one another. Inputs that were
+        recorded after the buffer may differ in this way: the program computed them from it.
     """
     alignment, block = frontier.alignment, int(frontier.block_of[row])
     if not (_stays(alignment.a, row) and _stays(alignment.b, row_b)):

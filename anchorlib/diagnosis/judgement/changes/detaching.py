@@ -21,8 +21,8 @@ def detached(frontier: Frontier, row: int) -> list[str]:
 
     row: a gradient of A; a `value` row gives [].
 
-    Records that have a graph in that run and no graph in the other run come first. Without such
-    records, the records count that lead gradients only to other tensors in the other run.
+    First a record is sought that has a graph in that run and no graph in the other run. If there is
+    none, a record is sought that in the other run leads gradients only to other tensors.
     """
     alignment = frontier.alignment
     tensor = alignment.a.tensors[alignment.a.tensor[row]]
@@ -67,7 +67,8 @@ def _called_with_gradients(a: dict[Site, bool], b: dict[Site, bool]) -> str:
 def _calls(led: dict[Site, bool]) -> Counter[str]:
     """Return how many training calls of each name lead gradients back: name → calls.
 
-    Calls with one number count once, in whatever pass. led: for each record, whether it does.
+    Calls with one number count once, in whatever pass. led: for each record, whether gradients go
+    back through it.
     """
     sites = {
         (name, call) for (name, phase, _, call), leads in led.items() if leads and phase == TRAIN

@@ -1,4 +1,4 @@
-"""Where A has the input that B has here: data that one run skips, repeats or takes in other order.
+"""At which step, or on which rank, A has an input of B: data skipped, repeated or reordered.
 
 B is given here what A is given at step 7, pass 0
 """
@@ -21,8 +21,8 @@ Array = np.ndarray[Any, Any]
 def given_elsewhere(frontier: Frontier, row: int) -> str:
     """Say at which step and pass, or on which rank, A is given what B is given at a row; or "".
 
-    row: a row of A, a model's input; other rows give "". So do inputs that a run is given several
-    times, in the step itself or in the whole run.
+    row: a row of A, a model's input; other rows give "". "" too for an input that a run is given
+    several times, in the step itself or in the whole run.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b

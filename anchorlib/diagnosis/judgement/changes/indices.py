@@ -50,7 +50,7 @@ def said_by_names(clause: str, sides: tuple[RowOperations, RowOperations]) -> st
 
 
 def _named(match: re.Match[str], own: RowOperations, other: RowOperations, run: str) -> str:
-    """Return words for a described index: a record's name, or which operation uses it elsewhere.
+    """Return words for a described index: a record's name, or the other run's operation with it.
 
     own, other: the run that states the index, and the other run. run: the other run's letter.
     """

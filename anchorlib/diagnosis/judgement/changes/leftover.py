@@ -96,7 +96,7 @@ def _added(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
 def _mixed(value: Array, own: Array, before: Array) -> bool:
     """Return whether a gradient is the other run's gradient plus a remainder, each times a factor.
 
-    value: the gradient. own: that of the other run. before: what this run's held a step earlier.
+    value: the gradient. own: the other run's gradient. before: this run's gradient a step earlier.
 
     Clipping makes each of the three tensors smaller by a factor of its own. In gradients of many
     elements, two factors do not fit by chance; but where the two parts are multiples of one
@@ -188,7 +188,7 @@ def _not_summed(sides: list[tuple[Table, int]], held: list[Any], near: float) ->
 
 
 def _times_parameter(table: Table, row: int, value: Array, summed: Array) -> float | None:
-    """How many times its parameter a gradient holds beside its passes' sum; None if it holds none.
+    """Return f where a gradient is its passes' sum plus f times its parameter; None if it is not.
 
     value: the gradient. summed: the sum of its passes. None, too, where the parameter is not
     recorded.

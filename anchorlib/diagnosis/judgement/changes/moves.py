@@ -32,7 +32,7 @@ CERTAIN = 8.0  # how many times the rounding of its tensor a move has to be
 
 
 def moved(frontier: Frontier, row: int) -> list[str]:
-    """Return clauses on how the runs moved a row's tensor otherwise; [] without stored values.
+    """Return clauses on how A and B moved a row's tensor differently; [] without stored values.
 
     row: a row of A. For a `value` the move since its last record that is equal in both counts; for
     `updated` and `delta`, a move within the step that was not put back. Other kinds have no clause.
@@ -155,7 +155,7 @@ def _factor(move_a: Array, move_b: Array, slack: float) -> float | None:
 
 
 def _power(move_a: Array, move_b: Array, size: Array, slack: float) -> str:
-    """Return the name of the power of `size` that turns `move_a` into `move_b`; "" without one.
+    """Return the name of the power of `size` by which `move_a` becomes `move_b`; "" for none.
 
     size: the magnitude of the tensor before the move. slack: the norm of the rounding of the moves.
     """

@@ -136,9 +136,9 @@ def arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
 def other_number(a: Sequence[Operation], b: Sequence[Operation], *, computed: bool = False) -> bool:
     """Return whether the runs' operations are equal but for one number or word in one of them.
 
-    It must be an argument in FORMULA, and differ by more than rounding. Then the formulas differ,
-    even if their results hardly do: a later norm may remove a factor. Where the arguments of two
-    operations differ, one operation may make up for the other.
+    The number or word must be an argument in FORMULA, and differ by more than rounding. Then the
+    formulas differ, even if their results hardly do: a later norm may remove a factor. False where
+    the arguments of two operations differ: one operation may make up for the other.
     computed: whether numbers in tensors count too, which the program may have computed.
     """
     if [op.name for op in a] != [op.name for op in b]:
@@ -158,7 +158,7 @@ def other_number(a: Sequence[Operation], b: Sequence[Operation], *, computed: bo
 def _is_other(a: str, b: str) -> bool:
     """Return whether two arguments, as texts, differ; numbers must differ by more than NEAR.
 
-    Two programs may compute one number by different formulas, so that it is rounded otherwise.
+    Two programs may compute one number by different formulas, so that it is rounded differently.
     """
     try:
         number_a, number_b = float(a), float(b)
@@ -175,7 +175,7 @@ def about(change: str) -> str:
 
 
 def _shorter(a: str, b: str) -> tuple[str, str]:
-    """Return two texts with numbers cut to six digits; unchanged if their ends would be equal."""
+    """Return two texts, numbers cut to six digits; unchanged if their last words became equal."""
     short_a, short_b = (re.sub(r"\d+\.\d{6,}", _six_digits, text) for text in (a, b))
     return (short_a, short_b) if short_a.split()[-1:] != short_b.split()[-1:] else (a, b)
 
@@ -300,7 +300,7 @@ def rearranged(a: Edges, b: Edges) -> list[str]:
 
 
 def unkept(a: Edges, b: Edges) -> list[str]:
-    """Return a clause on operands that autograd does not keep, if all that it keeps is equal.
+    """Return a clause that names operands which autograd does not keep, if all it keeps is equal.
 
     a, b: the edges of A and of B. [] where anything else differs, or where autograd keeps all
         operands.

@@ -32,7 +32,7 @@ STEP = "opt.step"
 
 
 class _Held(NamedTuple):
-    """The rows of one parameter's state after a step of A, by kind, with those of B."""
+    """The rows of one parameter's optimizer state after a step, in A and in B: kind -> row."""
 
     a: dict[str, int]
     b: dict[str, int]
@@ -133,7 +133,7 @@ def _rest(made: Array, basis: Array) -> float:
 
 
 def _before(table: Table, row: int, kind: str) -> Array | None:
-    """Return the values of the last record of one kind, of a row's tensor and step, before the row.
+    """Return the values of a tensor's last record of one kind, before a row and in the row's step.
 
     None where there is no such record, or its values are not known.
     """

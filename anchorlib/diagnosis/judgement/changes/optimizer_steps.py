@@ -156,8 +156,8 @@ def updated_together(table: Table, row: int) -> frozenset[str]:
     row: a record that an optimizer reads or writes, such as `updated`; the row's own parameter is
     among the names. They are read from neighbouring records of that kind in the step.
 
-    Of two optimizers that step one right after the other, the names of both where the runs recorded
-    gradients alone.
+    Where only gradients were recorded, and two optimizers step one right after the other, the
+    parameters of both are returned.
     """
     own = table.tensors[table.tensor[row]]
     of_rank = np.array([tensor.rank == own.rank for tensor in table.tensors], bool)
@@ -180,8 +180,8 @@ def updated_together(table: Table, row: int) -> frozenset[str]:
 def did_not_step(frontier: Frontier, row: int, before: int, still: int) -> list[str]:
     """Say that an optimizer left out a step in the run that left a parameter unchanged; or [].
 
-    The other run has an update there, and this run has as many backward passes. Where it has fewer,
-    the records in between are those of another part of the training in this run.
+    Between the two rows the other run has an update, and this run has none, though it has as many
+    backward passes. [] where it has fewer: it is then in another part of the training there.
     before: A's previous row of the parameter. row: A's row of the value that one run alone changed
     since.
     still: the run that left it unchanged, 0 for A, 1 for B.
@@ -201,7 +201,7 @@ def did_not_step(frontier: Frontier, row: int, before: int, still: int) -> list[
 
 
 def _between(table: Table, first: int, last: int, kind: str) -> Array:
-    """Return the rows of one kind of row `last`'s tensor that lie between two rows of it.
+    """Return the rows of one kind that lie between two rows of a tensor, of the same tensor.
 
     first, last: these two rows; both are left out.
     """

@@ -1,4 +1,4 @@
-"""How B follows from A, where one formula on the elements makes all of B from all of A.
+"""How B's record follows from A's, where one formula turns all elements of A's into those of B's.
 
     B is A plus 1                  B is the square of A            B is 1 minus A
     B is the cumulative product of A                               A is the cumulative product of B
@@ -129,6 +129,6 @@ def _apart(a: Array, b: Array) -> bool:
 
 
 def _same(made: Array, b: Array) -> bool:
-    """Return whether B equals the result of a formula up to rounding, by a share of B's spread."""
+    """Return whether `made`, a formula's result, equals B up to a small share of B's spread."""
     spread = float(np.linalg.norm(b - b.mean()))
     return spread > 0 and float(np.linalg.norm(made - b)) <= NEAR * spread

@@ -26,7 +26,7 @@ MOST = 512
 def stated(frontier: Frontier, measures: Measures, changes: Changes) -> int | None:
     """Return A's row of the first value whose formula differs, in the first step that differs.
 
-    None without one. Only values whose difference earlier differences explain are examined.
+    None without one. Values are examined only if earlier differences already explain theirs.
     """
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]

@@ -26,9 +26,9 @@ Array = np.ndarray[Any, Any]
 def passes_apart(frontier: Frontier, row: int) -> str:
     """Return a clause on how many backward passes made an optimizer's row, where one run has fewer.
 
-    "" where it cannot be told. It is told only where the run with fewer passes recorded the same
-    gradient in some passes of the step, and nothing at all in the passes that it lacks: where it
-    has other records of those passes, the graph is cut or less was recorded.
+    The run with fewer passes must have recorded the gradient in some pass of the step, and nothing
+    at all in the passes that it lacks: where it has other records of those passes, the graph is cut
+    or less was recorded. "" where this does not hold.
     row: a row of A; "" unless an optimizer makes or reads it.
     """
     alignment = frontier.alignment
@@ -58,8 +58,8 @@ def passes_apart(frontier: Frontier, row: int) -> str:
 def other_passes(frontier: Frontier, row: int) -> str:
     """Say how many backward passes the step of a model's input has, where the runs differ; or "".
 
-    "" too where either run has none there, or the numbers differ in the step before as well (where
-    that was not recorded: in the step after).
+    "" too where a run has no backward pass in the step, or the numbers differ in the step before as
+    well (where that was not recorded: in the step after).
 
     Where one run leaves a pass out, passes of one number are given different data from there on.
     row: a row of A.
@@ -88,9 +88,10 @@ def _in_steps(table: Table, row: int) -> dict[int, int]:
 
 
 def _alike_elsewhere(places: list[tuple[Table, int, dict[int, int]]]) -> bool:
-    """Return whether both runs have as many passes in the step before a row's, else after it.
+    """Return whether both runs have equally many passes in the step before a row's step.
 
-    Where they have not, their work is split otherwise. False where both steps are unknown.
+    Where that step is unknown, the step after counts; False if it is unknown too. Runs with unequal
+    numbers split their work differently.
     places: for both runs the table, the row, and the number of passes of each step.
     """
     for away in (-1, 1):

@@ -125,7 +125,7 @@ def _different(target_a: _Target, target_b: _Target, classes: int) -> Iterator[s
 
 
 def _rounded(level: float) -> float:
-    """Return a level with the digits that are known of it: a level computed as -1.7e-07 is 0."""
+    """Return a level rounded to the digits that can be known: a level computed as -1.7e-07 is 0."""
     return round(level, 3) + 0.0 if abs(level) < 1 else float(f"{level:.4g}")
 
 
@@ -134,7 +134,7 @@ def _shown(label: int) -> str:
 
 
 def _target(table: Table, logits: int, gradient: int) -> _Target | None:
-    """Return the target of a cross entropy that gives this gradient of these logits; None without.
+    """Return the target of a cross entropy, by its logits and their gradient; None if none fits.
 
     logits, gradient: the rows of the two records in `table`.
     """
