@@ -29,7 +29,7 @@ _PLACEHOLDER = ("COMMAND…",)
 
 
 class Recorded(Protocol):
-    """What `noise_line` reads of a run: its name, the dtypes of its records, a header by rank."""
+    """What `noise_line` reads of a run: its name, its records' dtypes, and each rank's header."""
 
     @property
     def run(self) -> str: ...
@@ -108,7 +108,7 @@ def noise_line(a: Recorded, b: Recorded | None = None, *, store: str | None = No
 
 
 def compare_line(a: str, noise: Sequence[str], *, store: str | None = None) -> str:
-    """Return the `anchor compare …` command line for `a` and a run to be filled in for OTHER.
+    """Return an `anchor compare …` line that compares run `a` with OTHER, for the user to fill in.
 
     noise: the names of the noise runs by which the comparison is judged.
     """

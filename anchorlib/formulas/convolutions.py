@@ -43,10 +43,10 @@ PARTS: Final = ("input", "weight", "bias")
 class Strides(NamedTuple):
     """How a convolution moves over its input: a number for each spatial axis.
 
-    groups: how many groups the channels are in; each has weights of its own. transposed: whether it
-    is a transposed convolution, which computes what the gradient of the input of an ordinary one
-    is; its input has the size of the ordinary one's output. extra: for a transposed convolution, by
-    how much its output exceeds the least size, on each axis (`output_padding`).
+    groups: how many groups the channels are in; each has weights of its own. transposed: whether
+    the convolution is a transposed one: it computes as its output what an ordinary convolution
+    computes as the gradient of its input. extra: for a transposed convolution, by how much its
+    output exceeds the least size, on each axis (`output_padding`).
     """
 
     stride: tuple[int, ...]
@@ -209,7 +209,7 @@ def by_channels(x: Array, groups: int) -> Array:
 
 
 def _settings(how: Strides) -> list[Any]:
-    """Return the settings as arguments of torch's convolution kernels, with output padding."""
+    """Return a convolution's settings as positional arguments of torch's convolution kernels."""
     extra = list(how.extra) or [0] * len(how.stride)
     moves = [list(how.stride), list(how.padding), list(how.dilation)]
     return [*moves, how.transposed, extra, how.groups]

@@ -54,7 +54,7 @@ def fit(
     *,
     part: Callable[[Array], Array] | None = None,
 ) -> Fit:
-    """Find the function in `functions` that an output is nearest to, and compare all its formulas.
+    """Return which of `functions` an output is nearest to, and which of its formulas fit the bits.
 
     inputs, output: values of `precision` (float32, float64, bfloat16 or float16), decoded.
     part: selects from the output the elements that the functions compute; None selects all of them.

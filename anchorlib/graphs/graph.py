@@ -170,7 +170,7 @@ class _Sources:
 
 
 def _output(maker: Op, taken: Operand) -> int:
-    """Return the number of the output of `maker` that another operation has as its input `taken`.
+    """Return the index of the output of `maker` that is the input `taken` of another operation.
 
     It is the output with the bits of `taken`, else the first with its dtype and shape, else 0.
     """

@@ -162,7 +162,7 @@ class Trainer:
         return known is not None and known() is optimizer
 
     def _catch_up(self) -> None:
-        """Watch again the models of waiting optimizers, now together with these optimizers.
+        """Watch the models of the optimizers on the waiting list again, now with these optimizers.
 
         Does nothing where no optimizer waits, or the program has opened a session of its own.
         """

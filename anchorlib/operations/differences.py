@@ -45,7 +45,7 @@ class OpDifference:
 
     @property
     def decomposed_from(self) -> str:
-        """Names of the operations that a compiler decomposed into some of these; "" if unknown."""
+        """Names of operations that a compiler decomposed into those of `a`, `b`; "" if unknown."""
         made = {
             base_name(op.origin): None
             for op in (*self.a, *self.b)
@@ -90,9 +90,9 @@ class OpAlignment:
 
     @property
     def differences(self) -> tuple[OpDifference, ...]:
-        """The differences, with those that agree in stage, operations and arguments made one.
+        """The differences, one for all those that agree in stage, operations and arguments.
 
-        `like_it` of that one names the other modules that have the same difference.
+        Its `like_it` names the other modules that have the same difference.
         """
         kinds: dict[tuple[object, ...], list[OpDifference]] = {}
         for one in self.every:
