@@ -126,11 +126,11 @@ def _departure(one: DigestClasses, rank: int, away: Array, present: Array) -> It
 
 
 def _mates(one: DigestClasses, rank: int, at: int, away: Array) -> Array:
-    """Return, for each rank, whether `rank` last agreed with it before place `at` of the series.
+    """Return a mask of the ranks that had the digest of `rank` when it last agreed with others.
 
-    A place is a step, pass and call. away: (ranks, places), whether few ranks share the rank's
-    digest; such places do not count. All are False if `rank` agreed with nobody; it is never its
-    own mate.
+    Only places (step, pass and call) before `at` count, and only those where enough ranks had this
+    digest; away: (ranks, places), whether too few had it. `rank` itself is False; all are False if
+    `rank` never agreed with others.
     """
     before = np.flatnonzero((one.sizes[rank, :at] > 1) & ~away[rank, :at])
     if not len(before):
@@ -155,12 +155,12 @@ def _parting(one: DigestClasses, at: int, away: Array, present: Array) -> Iterat
 
 
 def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array, int | None]:
-    """Return which ranks are away where there is a majority, and the place where majorities end.
+    """Return `away` at the places with a majority, and the place from which on there is none.
 
     A place is a step, pass and call. away, present: (ranks, places), whether few ranks share the
-    rank's digest, and whether it has a record. nowhere: a boolean mask of the places without a
-    majority. The place returned is None where a majority comes back after them: ranks that all part
-    and meet again (local steps between two averages) do nothing wrong.
+    rank's digest, and whether it has a record. nowhere: a mask of the places without a majority.
+    The first result is False at these. The second is None where a majority comes back later: ranks
+    that all part and meet again (local steps between two averages) do nothing wrong.
     """
     recorded = present.any(axis=0)
     home = np.flatnonzero(recorded & ~nowhere)

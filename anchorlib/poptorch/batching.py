@@ -139,7 +139,7 @@ class _Stream:
 def flattened(rows: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
     """Return `rows` joined along dimension 0 as one tensor of `dtype`; a single 0-d row stays 0-d.
 
-    Several 0-d rows give a 1-d tensor. There has to be a row at least.
+    Several 0-d rows give a 1-d tensor. `rows` must not be empty.
     """
     if len(rows) == 1:
         return rows[0].to(dtype)

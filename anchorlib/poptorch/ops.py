@@ -45,7 +45,7 @@ def ipu_print_tensor(  # noqa: PLR0913  # PopTorch's arguments
     open_bracket: str = "(",
     close_bracket: str = ")",
 ) -> torch.Tensor:
-    """Print `tensor` as `anchorlib.print_tensor` does, and return it; may be called for effect."""
+    """Print `tensor` as `anchorlib.print_tensor` does, and return it; the result may be ignored."""
     try:
         return print_tensor(
             tensor,

@@ -78,7 +78,7 @@ class FarBlock:
 class TaskBlock:
     """Some records of one series, which one task of a query reads.
 
-    series: those records. weight: about how much work the block is, in bytes to read.
+    series: the records, as a Series. weight: about how much work the block is, in bytes to read.
     """
 
     series: Series

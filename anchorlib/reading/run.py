@@ -144,8 +144,8 @@ class Run:
     def header(self, rank: int | None = None) -> Mapping[str, Any]:
         """Return facts about the process that recorded a rank (versions, host, …), by name.
 
-        rank: None is the lowest. Of a resumed run they are those of the last process; {} for none,
-            and for a run without ranks.
+        rank: None is the lowest. Of a resumed run they are those of the last process; {} where none
+            are stored, and for a run without ranks.
         """
         reader = next(self._readers_of(rank), None)
         attempts = reader.catalogue.attempts if reader is not None else []
@@ -231,7 +231,7 @@ class Run:
     def rows(self, rank: int) -> tuple[RankReader, np.ndarray[Any, Any]]:
         """Return the store's reader of one rank, and its visible row numbers by execution order.
 
-        Visible are all rows but those that a resumed run recorded again. It is for work on the
+        Visible are all rows but those that a resumed run recorded again. For code that works on the
         columns of all series of the rank together. Raises OptionError where there is no such rank.
         """
         (reader,) = self._readers_of(rank)
@@ -339,8 +339,9 @@ class Run:
     ) -> list[TensorHistogram]:
         """Return the log2 histogram of each tensor and kind that a selector names.
 
-        Each is over all ranks. A tensor without records at these coordinates is left out.
-        Arguments and errors are those of `histogram`.
+        rank: None counts the records of all ranks together. A tensor of which `where` leaves no
+            record is left out; [] if that is so of all.
+        The other arguments, and the errors, are those of `histogram`.
         """
         known = list(dict.fromkeys((info.name, info.kind) for info in self.tensors()))
         pairs = pairs_meant(selector, known, self.name)
