@@ -114,7 +114,10 @@ def sentence(
 
 
 def _modules(config: Mapping[str, tuple[Any, Any]]) -> str:
-    """Return a clause on modules that B made with other arguments than A; "" without any."""
+    """Return a clause on modules that B made with other arguments than A; "" without any.
+
+    config: the header entries that differ between the runs, each with the values of A and B.
+    """
     made = {
         name.removeprefix(MODULE): " | ".join(differing)
         for name, pair in config.items()

@@ -118,10 +118,10 @@ def attention_backward(how: Attention, part: str) -> Function:
     """Return the `Function` that gives a gradient of attention.
 
     Its inputs: those of `attention`, then the output's gradient.
-    part: whose gradient, "q", "k", "v" or "mask". With p the softmax, o the output and g its
-    gradient: that of v is pᵀ·g, that of the scores s = p*(g·vᵀ - r), where each row of r is the sum
-    of p*(g·vᵀ), or of g*o, which is the same. That of a mask is s, added up over the heads and
-    images that share the mask.
+    part: whose gradient, "q", "k", "v" or "mask". Let p be the softmax, o the output, g the
+    output's gradient. The gradient of v is pᵀ·g. The gradient of the scores is s = p*(g·vᵀ - r),
+    where each row of r is the sum of p*(g·vᵀ), or of g*o, which is the same. The gradients of q and
+    k are s·k/√d and sᵀ·q/√d; that of a mask is s, added up over the heads and images that share it.
     """
     if part == "mask":
         return _mask_backward(how)

@@ -176,7 +176,7 @@ def _forms(root: str, inverse: str, eps: float, *, centred: bool = True) -> tupl
 
 
 def _once(compute: Callable[..., Rounded]) -> Callable[..., Rounded]:
-    """Return `compute`, done in float64 (wider for float64 inputs) and rounded once at the end."""
+    """Return `compute` made to work in float64 (wider for float64 inputs) and to round once."""
 
     def rounded(lib: Library, *inputs: Rounded) -> Rounded:
         wide = EXACT if inputs[0].precision in ("float64", EXACT) else "float64"

@@ -87,7 +87,7 @@ class RankGrid:
 
 @dataclass(frozen=True, slots=True)
 class _Labels:
-    """The rows of one rank's table of records that come on the grid, each with its place there.
+    """The rows of one rank's table of records that the grid holds, each with its place in the grid.
 
     rows: the indices of the rows. keys: (4, rows): series, step, pass, call; these four numbers
     determine a record's place.
@@ -167,7 +167,7 @@ def _shared(labels: list[_Labels]) -> list[_Labels]:
 
 
 def _codes(keys: Array, levels: list[Array]) -> Array:
-    """Combine each column of `keys` into one number; the numbers sort as the columns do.
+    """Return one number for each column of `keys`; the numbers sort as the columns do.
 
     keys: (4, records): series, step, pass, call. levels: for each row of `keys` the values that
     occur in it, sorted.

@@ -208,7 +208,7 @@ def _sizes(digest: Array, present: Array) -> Array:
 
 
 def _changes(sizes: Array, digest: Array) -> int:
-    """Return how often three ranks in four changed to one new value together.
+    """Return how often at least three ranks in four went together from one digest to another.
 
     sizes, digest: (ranks, records), as in `DigestClasses`. Neighbouring columns are compared.
     """

@@ -99,7 +99,11 @@ class Outputs:
                 stream.take(leaf.detach())
 
     def result(self) -> Any:
-        """Return the outputs of the whole call, on the CPU, in the structure of a micro-batch's."""
+        """Return the outputs of the whole call, on the CPU, in the structure of a micro-batch's.
+
+        What is not a tensor is returned as the last micro-batch had it. Raises Error for outputs of
+        different shapes that were to be summed.
+        """
         assert self._spec is not None
         leaves = [
             stream.result() if isinstance(leaf, torch.Tensor) else leaf

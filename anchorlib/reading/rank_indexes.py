@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 class RankIndex:
     """The visible row numbers of one rank, grouped by series.
 
-    Visible are all rows but those that a resumed run recorded again; with `attempts` all rows are.
+    Visible are all rows but those that a resumed run recorded again; with `attempts`, all rows.
     An index does not grow: `Run` makes a new one when more records were committed.
     series: the catalogue entries of the series that have records, in order of their first records.
     """

@@ -393,9 +393,9 @@ class Run:
     def each_series(self, rank: int | None = None, *, attempts: bool = False) -> Iterator[Series]:
         """Yield all series of one rank or, with None, of each rank, rank by rank.
 
-        With None the run is searched for new rows once; a rank that is named is searched for only
-        where it is not known yet, so that a caller may ask for one rank after the other. A rank's
-        rows are read when the iteration comes to it.
+        With None, new records are looked for once. With a number, they are looked for only if the
+        rank is not known yet, so that a caller may cheaply ask for one rank after the other. The
+        rows of a rank are read when the iteration comes to it.
         attempts: include records that were recorded again after a resume. Raises OptionError
         where there is no such rank, RunNotFoundError where one was removed before it was read.
         """
