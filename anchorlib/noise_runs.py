@@ -65,7 +65,7 @@ def noise(
 
     Raises RunNotFoundError; OptionError for an invalid `runs` or `eps`, or where `command` is not
     given and the recorded command cannot be run again; CommandError where a rerun fails, or
-    records no such run.
+    does not record its run.
     """
     if runs < 1:
         raise OptionError(f"runs is a whole number from 1 on, not {runs}")
@@ -139,7 +139,10 @@ def _check_eps(eps: str | float | None) -> None:
 
 
 def _not_again(header: Mapping[str, Any]) -> str:
-    """Return why a header's command cannot be run again, as the end of a sentence; "" if it can."""
+    """Return why the command in a run's header cannot be run again; "" if it can.
+
+    The text is the end of a sentence whose subject is the command.
+    """
     words = header.get("command")
     if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
         return "is not known"

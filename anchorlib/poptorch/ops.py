@@ -90,6 +90,7 @@ def identity_loss(x: torch.Tensor, reduction: str | int) -> torch.Tensor:
 def loss_of(output: Any) -> torch.Tensor:
     """Return the tensor to call backward on: the loss marked last, else the output's last scalar.
 
+    Only scalars that require a gradient count. The losses that were marked are forgotten.
     Raises Error where the model has no loss, or where its loss is no scalar.
     """
     marked = marked_losses()

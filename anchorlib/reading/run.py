@@ -145,7 +145,7 @@ class Run:
         """Return facts about the process that recorded a rank (versions, host, …), by name.
 
         rank: None is the lowest. Of a resumed run they are those of the last process; {} where none
-            are stored, and for a run without ranks.
+            are stored, and for a run without ranks. Raises OptionError for an unknown rank.
         """
         reader = next(self._readers_of(rank), None)
         attempts = reader.catalogue.attempts if reader is not None else []
@@ -165,7 +165,7 @@ class Run:
         """Return the lineage of one rank: from which anchored tensors each value was computed.
 
         rank: None is the lowest. The edges come in the order in which they were recorded; [] for
-            a run without ranks.
+            a run without ranks. Raises OptionError for an unknown rank.
         `anchorlib.diagnosis.causes.Lineage` finds in them the parents of a record of any kind.
         """
         reader = next(self._readers_of(rank), None)
