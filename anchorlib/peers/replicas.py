@@ -170,11 +170,11 @@ def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array,
 
 
 def _is_data(away: Array, present: Array) -> bool:
-    """Return whether ranks leave and rejoin their peers too often for a fault, as by padding.
+    """Return whether ranks leave and rejoin their peers so often that the data is the cause.
 
-    That is so if more than one rank in four (and more than one) is away at some record, and any of
-    them comes back. away, present: (ranks, records), whether few ranks share the rank's digest, and
-    whether it has a record.
+    So it is with padding, for instance. True if more than one rank in four (and more than one) is
+    away at some record, and any of them comes back. away, present: (ranks, records), whether few
+    ranks share the rank's digest, and whether it has a record.
     """
     left = away.any(axis=1)
     if int(left.sum()) <= max(len(away) // MOST_RETURNING, 1):

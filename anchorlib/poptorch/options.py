@@ -136,7 +136,8 @@ class Options(OptionGroup):
         long_name: any selector that names one tensor: "Gradient___fc2.bias", "fc2.bias@grad", …
         output_mode: the micro-batches to record; None for the mode of the model's outputs.
         output_return_period: the period of EveryN.
-        (`anchor_mode` and `anchor_return_period`, their names until PopTorch 2.3, are accepted.)
+        Until PopTorch 2.3 these two were called `anchor_mode` and `anchor_return_period`; they are
+            accepted by these names, too.
 
         A model that was built earlier has the anchor from its next call on.
         Raises MisuseError for an impossible mode or period, and for a short name that another
