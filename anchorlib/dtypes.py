@@ -106,7 +106,7 @@ def dtype(name: str) -> DType:
 
 
 def of_storage(raw: np.ndarray[Any, Any], name: str) -> DType:
-    """Return the element type called `name`, after a check that `raw` has the dtype it is kept in.
+    """Return the element type called `name`, after a check that `raw` has its storage dtype.
 
     Raises UnknownDTypeError for an unknown name, or an array of another dtype.
     """

@@ -43,5 +43,5 @@ def tensor_code(series: Sequence[str], phase: str, dtype: str, shape: Sequence[i
 
 
 def fingerprint_of(records: np.ndarray[Any, Any]) -> bytes:
-    """Return the fingerprint (32 bytes) of `records`, an array of dtype RECORD, in its order."""
+    """Return the fingerprint (32 bytes) of `records` (dtype RECORD); their order counts."""
     return hashlib.sha256(records.tobytes()).digest()

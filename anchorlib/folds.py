@@ -21,7 +21,7 @@ P = TypeVar("P")
 
 
 class Arithmetic(Protocol[X, P]):
-    """The operations on arrays that a fold needs.
+    """The operations on arrays that a fold (the state of a mode on one tensor) needs.
 
     X is the type of observed arrays, P that of the arrays that a fold keeps. A fold touches arrays
     only by these operations, so it works on numpy arrays and on torch tensors alike.

@@ -33,7 +33,7 @@ def graft_run(
 
     Returns the names of the new run and of its store.
 
-    Raises RunNotFoundError; CommandError where the command fails, or records no such run.
+    Raises RunNotFoundError; CommandError where the command fails, or does not record RUN-graft.
     """
     reference, place = open_run(run, store), store_of(run, store)
     name = graft_name(reference.name)

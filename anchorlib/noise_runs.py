@@ -29,7 +29,7 @@ _PLACEHOLDER = ("COMMAND…",)
 
 
 class Recorded(Protocol):
-    """What `noise_line` reads of a run: its name, the dtypes of its records, a header by rank."""
+    """What `noise_line` reads of a run: its name, its records' dtypes, and each rank's header."""
 
     @property
     def run(self) -> str: ...
@@ -65,7 +65,7 @@ def noise(
 
     Raises RunNotFoundError; OptionError for an invalid `runs` or `eps`, or where `command` is not
     given and the recorded command cannot be run again; CommandError where a rerun fails, or
-    records no such run.
+    does not record its run.
     """
     if runs < 1:
         raise OptionError(f"runs is a whole number from 1 on, not {runs}")
@@ -108,7 +108,7 @@ def noise_line(a: Recorded, b: Recorded | None = None, *, store: str | None = No
 
 
 def compare_line(a: str, noise: Sequence[str], *, store: str | None = None) -> str:
-    """Return the `anchor compare …` command line for `a` and a run to be filled in for OTHER.
+    """Return an `anchor compare …` line that compares run `a` with OTHER, for the user to fill in.
 
     noise: the names of the noise runs by which the comparison is judged.
     """
@@ -139,7 +139,10 @@ def _check_eps(eps: str | float | None) -> None:
 
 
 def _not_again(header: Mapping[str, Any]) -> str:
-    """Return why a header's command cannot be run again, as the end of a sentence; "" if it can."""
+    """Return why the command in a run's header cannot be run again; "" if it can.
+
+    The text is the end of a sentence whose subject is the command.
+    """
     words = header.get("command")
     if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
         return "is not known"

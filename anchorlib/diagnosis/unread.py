@@ -49,7 +49,7 @@ class Beforehand:
 
 
 def beforehand(a: Run, b: Run) -> Beforehand | None:
-    """Return what the digests of two runs show; None if fewer than two ranks have any in both."""
+    """Return what the digests show; None if fewer than two ranks have digests in both runs."""
     digests_a, digests_b = a.digests(), b.digests()
     common = sorted({*digests_a} & {*digests_b})
     if len(common) < 2:

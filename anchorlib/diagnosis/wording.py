@@ -38,9 +38,10 @@ class SentenceContext(NamedTuple):
     drift: the drift compared to that of the noise runs; None without noise runs.
     leaving: the first record that differs by more than noise does; None where no record does.
     complete: whether the runs are complete, and what they lack.
-    ends: whether only scalars differ from which nothing else was computed.
-    eval_since: the steps from which A, and B, ran in eval mode while the other trained.
-    preceding: why the first record that differs is not the first origin; "" where they are one.
+    ends: whether all that differs are scalars from which nothing else was computed.
+    eval_since: for A and for B, the step from which the run was in eval mode while the other run
+        trained; None where it was not.
+    preceding: why the first record that differs is not the first origin; "" where it is.
     merged: records that were merged for the comparison, a clause for each sort.
     drawn: the first step that began with another random state in B; None without one.
     config: header entries that differ.
@@ -80,7 +81,7 @@ def sentence(
 
     answer: the verdict. matched: how many records both runs have.
     first: the first pair that differs in a value; None where no pair does.
-    origins: the listed origins, the first one first.
+    origins: the records where the runs part, in the order in which the answer lists them.
     context: whatever else the sentence mentions.
     """
     lacking = _upper(context.complete.why)
@@ -113,7 +114,10 @@ def sentence(
 
 
 def _modules(config: Mapping[str, tuple[Any, Any]]) -> str:
-    """Return a clause on modules that B made with other arguments than A; "" without any."""
+    """Return a clause on modules that B made with other arguments than A; "" without any.
+
+    config: the header entries that differ between the runs, each with the values of A and B.
+    """
     made = {
         name.removeprefix(MODULE): " | ".join(differing)
         for name, pair in config.items()
@@ -138,7 +142,7 @@ def _drawn(step: int | None, first: int) -> str:
 
 
 def _upper(why: str) -> str:
-    """Return the clauses on what the runs lack, with "A" and "B" for "a" and "b", as elsewhere."""
+    """Return the clauses on what the runs lack, with the runs' names "a" and "b" in upper case."""
     return re.sub(r"(^|; |, )([ab])(?= )", lambda match: match[1] + match[2].upper(), why)
 
 
@@ -197,7 +201,7 @@ def _what(origin: Origin) -> str:
 
 
 def _joined(why: str) -> str:
-    """Return reasons with commas for semicolons, since these divide the parts of the sentence."""
+    """Return reasons with commas for semicolons: semicolons divide the parts of the sentence."""
     return why.replace("; ", ", ")
 
 

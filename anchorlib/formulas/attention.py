@@ -32,9 +32,10 @@ _KERNELS: Final = ("scaled_dot_product_attention", "_scaled_dot_product_attentio
 class Attention(NamedTuple):
     """How attention is computed from tensors that are given in some order.
 
-    order: the numbers of the inputs that are q, k and v. causal: whether a position of the sequence
-    attends only to itself and to those before it. mask: the number of the input that is added to
-    the scores; a boolean mask is given as 0 and -inf. scale: None stands for 1/√d.
+    order: the indices of q, k and v among the inputs. causal: whether a position of the sequence
+    attends only to itself and to those before it. mask: the index of the input that is added to
+    the scores, None without a mask; a boolean mask is given as 0 and -inf. scale: the factor of
+    q·kᵀ; None stands for 1/√d.
     """
 
     order: tuple[int, int, int] = (0, 1, 2)
@@ -43,9 +44,9 @@ class Attention(NamedTuple):
     scale: float | None = None
 
     def suffix(self) -> str:
-        """Return the settings as text to append to the function's name; "" for the usual settings.
+        """Return the settings as text to append to the function's name, as ", causal, scale=0.5".
 
-        The text begins with a comma: ", causal, scale=0.5".
+        Defaults are left out, so the text is "" where all settings are defaults.
         """
         which = "".join("qkv"[self.order.index(at)] for at in range(3))
         said = [", causal"] * self.causal + [", masked"] * (self.mask is not None)
@@ -55,7 +56,7 @@ class Attention(NamedTuple):
     def arguments(self, given: Sequence[Array]) -> tuple[list[Any], dict[str, Any]]:
         """Return the positional and keyword arguments of torch's kernels, made of `given`.
 
-        given: the function's inputs, in the order that `order` and `mask` number.
+        given: the function's inputs, of which `order` and `mask` are indices.
         """
         q, k, v = (given[at] for at in self.order)
         mask = None if self.mask is None else given[self.mask]
@@ -73,8 +74,8 @@ class _Way(NamedTuple):
 class _Weights(NamedTuple):
     """q, k, v and the weights p of attention.
 
-    q, k, v: each with as many heads as q. root: the factor of the scores. p: the softmax of the
-    scores.
+    k and v are repeated to as many heads as q has. root: the factor of q·kᵀ in the scores. p: the
+    softmax of the scores.
     """
 
     q: Rounded
@@ -117,10 +118,10 @@ def attention_backward(how: Attention, part: str) -> Function:
     """Return the `Function` that gives a gradient of attention.
 
     Its inputs: those of `attention`, then the output's gradient.
-    part: whose gradient, "q", "k", "v" or "mask". With p the softmax, o the output and g its
-    gradient: that of v is pᵀ·g, that of the scores s = p*(g·vᵀ - r), where each row of r is the sum
-    of p*(g·vᵀ), or of g*o, which is the same. That of a mask is s, added up over the heads and
-    images that share the mask.
+    part: whose gradient, "q", "k", "v" or "mask". Let p be the softmax, o the output, g the
+    output's gradient. The gradient of v is pᵀ·g. The gradient of the scores is s = p*(g·vᵀ - r),
+    where each row of r is the sum of p*(g·vᵀ), or of g*o, which is the same. The gradients of q and
+    k are s·k/√d and sᵀ·q/√d; that of a mask is s, added up over the heads and images that share it.
     """
     if part == "mask":
         return _mask_backward(how)
@@ -202,7 +203,8 @@ def _mask_backward(how: Attention) -> Function:
 def _slope(weights: _Weights, way: _Way, g: Rounded, *, of_output: bool) -> Rounded:
     """Return the gradient of the scores, that is, of the softmax's input; g: the output's gradient.
 
-    of_output: which of two equal formulas gives the sums of rows, that of g*o or that of p*(g·vᵀ).
+    of_output: whether each row's sum is taken of g*o (o: the output) or of p*(g·vᵀ); only the
+    rounding differs.
     """
     arrived = way.times(g, _turned(weights.v))
     terms = g * way.times(weights.p, weights.v) if of_output else weights.p * arrived
@@ -210,9 +212,9 @@ def _slope(weights: _Weights, way: _Way, g: Rounded, *, of_output: bool) -> Roun
 
 
 def _added_up(x: Rounded, shape: tuple[int, ...]) -> Rounded:
-    """Return `x` summed to `shape`: over the axes along which an array of `shape` was broadcast.
+    """Return `x` summed over the axes along which an array of `shape` was broadcast to its shape.
 
-    The terms are added one after another, and the result has the shape `shape`.
+    The terms are added one after another. The result has the shape `shape`.
     """
     lengths = (1,) * (x.values.ndim - len(shape)) + shape
     axes = [at for at, (n, m) in enumerate(zip(x.values.shape, lengths, strict=True)) if n != m]
@@ -238,7 +240,7 @@ def _weights(lib: Library, how: Attention, way: _Way, given: Sequence[Rounded]) 
 
 
 def _softmax(lib: Library, scores: Rounded) -> Rounded:
-    """Return the softmax over the last axis; 0 in rows in which all is masked, as torch has it."""
+    """Return the softmax over the last axis; a row of nothing but -inf gives 0, as in torch."""
     top = scores.map(lambda one: one.max(-1, keepdims=True))
     e = lib.exp(scores - top.map(lambda one: np.where(np.isneginf(one), 0, one)))
     total = e.sum()
@@ -246,7 +248,7 @@ def _softmax(lib: Library, scores: Rounded) -> Rounded:
 
 
 def _repeated(x: Rounded, q: Rounded) -> Rounded:
-    """Return `x` with its heads (third axis from the end) repeated to be as many as those of q."""
+    """Return `x` with each head (third axis from the end) repeated, to as many heads as q has."""
     if x.values.ndim < 3 or x.values.shape[-3] == q.values.shape[-3]:
         return x
     times = q.values.shape[-3] // x.values.shape[-3]

@@ -43,10 +43,10 @@ PARTS: Final = ("input", "weight", "bias")
 class Strides(NamedTuple):
     """How a convolution moves over its input: a number for each spatial axis.
 
-    groups: how many groups the channels are in; each has weights of its own. transposed: whether it
-    is a transposed convolution, which computes what the gradient of the input of an ordinary one
-    is; its input has the size of the ordinary one's output. extra: for a transposed convolution, by
-    how much its output exceeds the least size, on each axis (`output_padding`).
+    groups: how many groups the channels are in; each has weights of its own. transposed: whether
+    the convolution is a transposed one: it computes as its output what an ordinary convolution
+    computes as the gradient of its input. extra: for a transposed convolution, by how much its
+    output exceeds the least size, on each axis (`output_padding`).
     """
 
     stride: tuple[int, ...]
@@ -106,7 +106,7 @@ def patches(x: Array, size: tuple[int, ...], how: Strides, places: Array) -> Arr
 def arriving(
     g: Array, size: tuple[int, ...], how: Strides, space: Sequence[int], places: Array
 ) -> Array:
-    """Return the output's gradients that some places of the input get; 0 where a tap has no output.
+    """Return the gradients of outputs that some places of the input affect; 0 without an output.
 
     A place is a position in an image of the batch; a tap is a position in the kernel window.
     g: (batch, channels of the output, *space of the output). size: the weight's spatial size.
@@ -167,7 +167,7 @@ def convolution_backward(part: str, chosen: Elements, inner: int, how: Strides) 
 
     part: whose gradient, "input", "weight" or "bias". Its inputs: two matrices of the chosen
     elements, (groups, rows, k) and (groups, k, columns); then g, x and w as they were recorded, for
-    torch's kernel. Where no values of x or w are needed, any of their shape will do.
+    torch's kernel. If the values of x or w do not matter, any array of that shape may be given.
     inner: how many of the k terms follow one another: for an input the positions in the kernel
     window, else the positions in one image.
     """
@@ -209,14 +209,14 @@ def by_channels(x: Array, groups: int) -> Array:
 
 
 def _settings(how: Strides) -> list[Any]:
-    """Return the settings as arguments of torch's convolution kernels, with output padding."""
+    """Return a convolution's settings as positional arguments of torch's convolution kernels."""
     extra = list(how.extra) or [0] * len(how.stride)
     moves = [list(how.stride), list(how.padding), list(how.dilation)]
     return [*moves, how.transposed, extra, how.groups]
 
 
 def _forms(outer: str, inner: int) -> list[Formula]:
-    """Return formulas of sums whose terms are in two nested loops, one for each order of adding.
+    """Return formulas of products whose terms come from two nested loops, one for each order.
 
     outer: the name of the outer loop, "channels" or "images". inner: how many terms the inner loop
     has.
@@ -239,8 +239,8 @@ def _turned(
 ) -> Callable[..., Rounded]:
     """Return a formula that adds the terms of a product by `order`, in one of two loop orders.
 
-    inner: how many terms the inner loop has. last: whether the outer of the two loops becomes the
-    inner one. nested: whether the terms of the inner loop are added up by themselves.
+    inner: how many terms the inner loop has. last: whether the two loops are exchanged. nested:
+    whether the terms of each inner loop are added up first, and then these sums.
     """
 
     def compute(_: Any, left: Rounded, right: Rounded, *rest: Rounded) -> Rounded:

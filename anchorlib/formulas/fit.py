@@ -54,7 +54,7 @@ def fit(
     *,
     part: Callable[[Array], Array] | None = None,
 ) -> Fit:
-    """Find the function in `functions` that an output is nearest to, and compare all its formulas.
+    """Return which of `functions` an output is nearest to, and which of its formulas fit the bits.
 
     inputs, output: values of `precision` (float32, float64, bfloat16 or float16), decoded.
     part: selects from the output the elements that the functions compute; None selects all of them.
@@ -91,7 +91,7 @@ def _shares(
 ) -> Iterator[tuple[str, float]]:
     """Yield each formula's name, and the share of elements whose bits the formula gives.
 
-    A formula counts once for each precision and each library that it can be computed in.
+    A formula is yielded once for each precision and each library that it can be computed with.
     """
     for formula in function.formulas:
         for computed_in, rounding in _roundings(precision):

@@ -26,8 +26,9 @@ def kernel(name: str, inputs: Sequence[Any], precision: str, **options: Any) -> 
 def kernel_outputs(
     name: str, inputs: Sequence[Any], precision: str, **options: Any
 ) -> tuple[Array, ...]:
-    """Return the outputs of `torch.ops.aten.NAME` as float32 or float64 values, without None.
+    """Return the outputs of `torch.ops.aten.NAME` as float32 or float64 values.
 
+    Outputs that are None are left out.
     inputs: arrays, which become tensors of `precision`; other arguments are passed unchanged.
     precision: the element type to compute in; `EXACT` is computed in float64.
     options: keyword arguments of the operation; a dtype is given by its name.
@@ -46,8 +47,8 @@ def kernel_gradients(
 ) -> list[Array]:
     """Return the gradients of the first inputs of `torch.ops.aten.NAME`, as autograd computes them.
 
-    g: the gradient of the first output. leaves: how many inputs have gradients. The other arguments
-    are those of `kernel_outputs`.
+    g: the gradient of the operation's first output. leaves: of how many inputs the gradients are
+    returned. The other arguments are those of `kernel_outputs`.
     """
     import torch
 

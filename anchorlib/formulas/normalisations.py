@@ -151,8 +151,8 @@ def rms_norm(eps: float) -> Function:
 def _forms(root: str, inverse: str, eps: float, *, centred: bool = True) -> tuple[Formula, ...]:
     """Return the formulas of a normalisation, in each order of sums.
 
-    root: the name of the formula that divides by the root; inverse: of that which multiplies by the
-    root's inverse. centred: whether the mean is subtracted first.
+    root: the name of the formula that divides by the root. inverse: the name of the formula that
+    multiplies by the root's inverse. centred: whether the mean is subtracted first.
     """
 
     def form(total: Callable[[Rounded], Rounded], *, divides: bool) -> Callable[..., Rounded]:
@@ -176,7 +176,7 @@ def _forms(root: str, inverse: str, eps: float, *, centred: bool = True) -> tupl
 
 
 def _once(compute: Callable[..., Rounded]) -> Callable[..., Rounded]:
-    """Return `compute`, done in float64 (wider for float64 inputs) and rounded once at the end."""
+    """Return `compute` made to work in float64 (wider for float64 inputs) and to round once."""
 
     def rounded(lib: Library, *inputs: Rounded) -> Rounded:
         wide = EXACT if inputs[0].precision in ("float64", EXACT) else "float64"

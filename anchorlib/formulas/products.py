@@ -98,7 +98,7 @@ def _in_lanes(count: int) -> Product:
 
 
 def in_two(first: Product, outer: int) -> Product:
-    """Return a product whose terms `first` adds up in groups, and whose groups are then added.
+    """Return a product that adds up groups of terms by `first`, and then the sums of the groups.
 
     outer: the number of groups, each of consecutive terms.
     """

@@ -172,7 +172,7 @@ def _odd_sum(x: Array, y: Array) -> Array:
 
 
 def nearest(values: Array, precision: str) -> Array:
-    """Return `values`, of any floating-point type, rounded to the nearest of `precision`.
+    """Return `values`, of any floating-point type, rounded to numbers of `precision`.
 
     precision: a key of `PRECISIONS`. The result has the numpy type in which the precision is
     computed: float32 for 16-bit types.

@@ -49,7 +49,8 @@ class InputSource:
     maker: the index in `Graph.nodes` of the operation that made the tensor; None where no operation
         of the graph made it: a parameter, a batch, the output of an operation that was not chosen.
     output: which of the maker's outputs the tensor is.
-    outside: where there is no maker, a number for the tensor; equal numbers are one tensor.
+    outside: where there is no maker, a number for the tensor. Inputs with equal bits, dtype and
+        shape in one step and module have one number: they are drawn as one tensor.
     """
 
     tensor: GraphTensor
@@ -170,7 +171,7 @@ class _Sources:
 
 
 def _output(maker: Op, taken: Operand) -> int:
-    """Return the number of the output of `maker` that another operation has as its input `taken`.
+    """Return the index of the output of `maker` that is the input `taken` of another operation.
 
     It is the output with the bits of `taken`, else the first with its dtype and shape, else 0.
     """

@@ -20,8 +20,9 @@ def ops_around(ops: Sequence[Op], end: Op, parting: Container[OpKey] = ()) -> li
 
     ops: the operations of the step and rank of `end`; views and operations without outputs are left
         out.
-    parting: the operations that differ from another run. Their makers count as near to `end`, so
-        that the graphs of two runs show the same operations before the runs part.
+    parting: the operations that differ from another run. Makers at most three edges back are
+        chosen, and edges are counted anew from each of these operations, so that the graphs of two
+        runs show the same operations before the runs part.
     """
     drawn = {op.index: op for op in ops if op.outputs and not op.view}
     near = {end.index: end}
@@ -38,7 +39,8 @@ def ops_around(ops: Sequence[Op], end: Op, parting: Container[OpKey] = ()) -> li
 def _makers(drawn: dict[int, Op], end: Op, parting: Container[OpKey]) -> Iterator[Op]:
     """Yield the makers of an operation's inputs, then the makers of theirs, and so on, each once.
 
-    It goes back at most `_FAR` edges from an operation that differs from the other run.
+    drawn: the operations that may be yielded, by index. The search goes back at most `_FAR` edges
+    from `end`, and from each operation in `parting` (those that differ from another run).
     """
     seen, todo = {end.index}, deque([(end, 0)])
     while todo:

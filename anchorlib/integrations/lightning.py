@@ -118,9 +118,9 @@ class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not 
         self._batch()
 
     def on_train_batch_end(self, trainer: Any, *_arguments: Any) -> None:
-        """End the step if an optimizer stepped, in manual optimisation with several optimizers.
+        """In manual optimisation with several optimizers, end the step if one of them stepped.
 
-        Otherwise the session itself ends a step when the optimizer steps.
+        In all other trainings the session itself ends a step when the optimizer steps.
         """
         if self._by_batch and self.session and trainer.global_step > self._optimizer_steps:
             self._optimizer_steps = trainer.global_step

@@ -57,8 +57,8 @@ class Request:
     def of_environment(cls) -> Request:
         """Return the request in this process's environment, from ANCHOR_LAUNCH or ANCHOR_WATCH.
 
-        Raises OptionError, InvalidNameError or ModeError for a request that is none, or that
-        sessions would refuse.
+        Raises OptionError, InvalidNameError or ModeError for a text that is no request, or for a
+        request that sessions would refuse.
         """
         text = os.environ.get(LAUNCH)
         request = cls(**_fields(text)) if text else cls(watch=selectors_of_environment())

@@ -63,7 +63,10 @@ def _root(owner: nn.Module, parents: _Parents) -> nn.Module:
 
 
 def _height(module: nn.Module, shared: list[nn.Module], parents: _Parents) -> int:
-    """Return how many of `shared` are inside `module` or are `module` itself."""
+    """Return how many of the modules `shared` are inside `module` or are `module` itself.
+
+    parents: the modules that directly contain a module, by its id.
+    """
     return sum(id(module) in _above(one, parents) for one in shared)
 
 

@@ -86,8 +86,8 @@ _stderr_handler = _StderrHandler()
 def open_session(request: Request) -> Session:
     """Open and return the session that `request` asks for, with this process's rank.
 
-    Without ranks, further trainers of one command get names with numbers: NAME-2, NAME-3. Raises
-    whatever `anchorlib.start` raises.
+    Where processes have no rank, the second and third training process of one command name their
+    runs NAME-2 and NAME-3. Raises whatever `anchorlib.start` raises.
     """
     _stderr_handler.begin()
     try:

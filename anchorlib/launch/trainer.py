@@ -77,7 +77,10 @@ class Trainer:
         return self._session is not None
 
     def constructed(self, optimizer: Optimizer, frame: FrameType) -> None:
-        """Watch the models of `optimizer`, which `frame` constructed or extended; raise nothing."""
+        """Watch the models of `optimizer`, which `frame` constructed or gave more parameters.
+
+        Raises nothing: faults are written to stderr.
+        """
         with self._lock:
             if self._over or not self._is_ours():
                 return
@@ -110,7 +113,7 @@ class Trainer:
     def wrapped(self, wrapper: object) -> None:
         """Watch `wrapper`, which `torch.compile` returned, in place of the model inside it.
 
-        The wrapper then compiles the hooks of that model, too.
+        The wrapper then compiles the model's hooks, too. Does nothing once training has begun.
         """
         with self._lock:
             session = self._session
@@ -162,7 +165,7 @@ class Trainer:
         return known is not None and known() is optimizer
 
     def _catch_up(self) -> None:
-        """Watch again the models of waiting optimizers, now together with these optimizers.
+        """Watch the models of the optimizers on the waiting list again, now with these optimizers.
 
         Does nothing where no optimizer waits, or the program has opened a session of its own.
         """
@@ -284,7 +287,7 @@ class Trainer:
     def _predecessor(self, model: Model) -> Model | None:
         """Return the watched model that `model` replaces; None where there is no such model.
 
-        A model replaces a watched model of its class if a variable of one name held both.
+        A model replaces a watched model of its class if the program calls both by the same name.
         """
         for one in self._models:
             if set(one.callings) & set(model.callings) and one.cls is model.cls:

@@ -32,9 +32,10 @@ _REFERENCES = 3  # to an unshared dict of a frame: the frame's, our variable, ge
 
 
 def constructing(frame: FrameType | None, kind: type) -> Iterator[object]:
-    """Yield the `kind` objects whose methods run in `frame` and, without a gap, in its callers.
+    """Yield the objects of class `kind` whose methods run in `frame`, its caller, and so on.
 
-    So a wrapper optimizer is found while it constructs the optimizer that it wraps.
+    Stops at the first frame that runs no method of such an object. So a wrapper optimizer is found
+    while it constructs the optimizer that it wraps.
     """
     while frame is not None and issubclass(type(first := _first(frame)), kind):
         yield first
@@ -42,16 +43,17 @@ def constructing(frame: FrameType | None, kind: type) -> Iterator[object]:
 
 
 def user_frame(frame: FrameType | None, kind: type) -> FrameType | None:
-    """Return the nearest of `frame` and its callers that runs no method of a `kind`, or None."""
+    """Return the first frame, from `frame` outwards, that runs no method of a `kind`, or None."""
     while frame is not None and issubclass(type(_first(frame)), kind):
         frame = frame.f_back
     return frame
 
 
 def callings(roots: Sequence[nn.Module], frame: FrameType | None) -> list[list[str]]:
-    """Return, for each of `roots`, its names as a variable of `frame` and its callers.
+    """Return, for each model of `roots`, the names that the program's variables give it.
 
-    The name in the nearest frame comes first.
+    The variables of `frame` and its callers are searched; names of the nearest frame come first.
+    The list is empty for a model without a name.
     """
     names_of: list[dict[str, None]] = [{} for _ in roots]
     places = {id(unwrapped(root)): place for place, root in enumerate(roots)}

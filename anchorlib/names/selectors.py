@@ -60,7 +60,8 @@ class Reading:
         ("" for a regular expression, as no tensor has this name).
     pattern: matches whole names; None where the name has no wild character.
     kind: the kind, which may be wild; None for all kinds.
-    activation: whether the kind is pass_grad, or grad for a tensor that has no pass_grad.
+    activation: whether the reading also matches kind grad, for a tensor that has no pass_grad: true
+        for `Gradient___NAME`, whose kind is pass_grad.
     notice: the warning for the user where this reading is the one that counts.
     """
 
@@ -94,7 +95,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A parsed selector: its text, and the `readings` that are tried in this order."""
+    """A parsed selector: its text, and the ways to read it, in the order of trying."""
 
     text: str
     readings: tuple[Reading, ...]
@@ -128,8 +129,8 @@ def matches(selector: Selector, name: str, kind: str, kinds: Collection[str] = (
 
     kinds: the kinds that `name` has, where they are known.  Without them `Gradient___X` matches
         both X@pass_grad and X@grad: the right one depends on whether X has a pass_grad.
-    An exact name cannot win here over patterns for other names: use `select` where all tensors are
-    known.
+    Each tensor is looked at by itself, so an exact name of one does not keep the selector from
+    matching others as a pattern: use `select` where all tensors are known.
     """
     if selector.text in (name, join(name, kind)):
         return True

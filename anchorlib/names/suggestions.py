@@ -30,8 +30,9 @@ def near(text: str, choices: Iterable[str]) -> list[str]:
     """Return at most three choices that `text` may mean, the likeliest first; or an empty list.
 
     These are the choices that differ from `text` in case alone. Where there are none, they are the
-    choices whose dotted path has a prefix more or less (`fc1` and `model.fc1`), the nearest length
-    first; and where there are none of these either, the one choice that is spelt most alike.
+    choices that end in `text` or that `text` ends in, after a dot (`fc1` and `model.fc1`), the
+    nearest length first; and where there are none of these either, the one choice that is spelt
+    most alike.
     """
     pool = list(dict.fromkeys(choices))
     folded = text.casefold()

@@ -121,7 +121,7 @@ def _unknown(selector: Selector, known: _Known, where: str) -> UnknownTensorErro
 
 
 def _hint(selector: Selector, known: _Known) -> tuple[list[str], str]:
-    """Return (selectors that may have been meant, what an error says if there are none)."""
+    """Return the selectors that may have been meant, and what an error says if there are none."""
     for reading in (*selector.readings, *_misspelt_kind(selector.text)):
         names = known.names(reading)
         if names:
@@ -185,7 +185,7 @@ def _as_regex(selector: Selector, known: _Known) -> list[str]:
 
 
 def _nameable(text: str, known: _Known) -> Iterable[str]:
-    """Return selectors of all known tensors, to compare `text` with, spelt in the way of `text`.
+    """Return selectors of all known tensors in the spelling of `text`, to compare it with.
 
     They have PopTorch's prefix where `text` has one, a kind (`fc2.bias@grad`) where `text` has an
     `@`, and are plain names otherwise.

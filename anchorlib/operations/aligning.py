@@ -75,8 +75,8 @@ def align_ops(
 class _Grouped:
     """The operations of one run that make bits of their own, by the group they are aligned in.
 
-    names: run A's name of each module that this run names otherwise. ahead: how many steps this run
-    counts more than run A.
+    names: for each module that this run names differently, its name in run A. ahead: what is
+    subtracted from a step of this run to get the step of run A.
     """
 
     def __init__(self, ops: Iterable[Op], names: Mapping[str, str], ahead: int) -> None:
@@ -144,8 +144,8 @@ def _difference(
 def _other_arguments(one: Op, two: Op) -> str:
     """Return the arguments and output dtypes in which two operations differ, as text; "" for none.
 
-    The text has both values, as "approximate none | tanh". Of two overloads only the direction of a
-    subtraction is compared, as "1 - x | x - 1".
+    The text has both values, as "approximate none | tanh". Where the two are different overloads of
+    one operation, only the direction of a subtraction is compared, as "1 - x | x - 1".
     """
     if one.op != two.op:
         # Two overloads (mul by a tensor, mul by a number) have other arguments, which are not

@@ -14,8 +14,9 @@ __all__ = ["Boundaries", "Side"]
 class Side(NamedTuple):
     """The operations of one run, and their partners in the other run.
 
-    flow: the tensors between the operations. partners: the partner of each operation, by key.
-    ahead: what is added to a step of this run to get the step of the other run.
+    flow: finds which operations computed the inputs of an operation. partners: the partner of each
+    operation, by `op_key`; operations without a partner are missing. ahead: what is added to a step
+    of this run to get the step of the other run.
     """
 
     flow: Flow
@@ -30,10 +31,10 @@ class Boundaries:
         self._a, self._b = a, b
 
     def inputs_equal(self, a: Sequence[Op], b: Sequence[Op]) -> bool | None:
-        """Return whether all inputs of both blocks with known bits are equal; None if none has.
+        """Return whether all inputs that can be compared are equal; None if none can be.
 
-        a, b: the operations of each run's block. An input that was made by an operation without a
-        partner is not compared: it has no counterpart in the other run.
+        a, b: the operations of each run's block. An input is compared if its bits are known, and if
+        the operation that made it has a partner in the other run.
         """
         known = [*_given(a, self._a, self._b), *_given(b, self._b, self._a)]
         return all(known) if known else None
@@ -41,9 +42,9 @@ class Boundaries:
     def outputs_equal(self, a: Sequence[Op], b: Sequence[Op]) -> bool | None:
         """Return whether the last output of one block is among the other block's outputs.
 
-        a, b: the operations of each run's block. If one block is empty: whether the last output of
-        the other block is one of that block's inputs, so that it changed no bits. None if the
-        digests that this needs are not known.
+        a, b: the operations of each run's block. If one of them is empty: whether the last output
+        of the other block is one of this other block's inputs, so that it changed no bits. None if
+        the digests that this needs are not known.
         """
         if not (a and b):
             side = self._a if a else self._b
@@ -58,11 +59,11 @@ class Boundaries:
 
 
 def _given(block: Sequence[Op], own: Side, other: Side) -> list[bool]:
-    """Return, for each input of some operations with known bits, whether the other run has these.
+    """Return, for each input whose bits are known, whether the other run has the same bits.
 
-    The bits are looked for among the outputs of the partner of the input's maker; for an input from
-    before the step, among all tensors of the other run's step. Inputs without a digest, or whose
-    maker has no partner with digests, are left out.
+    block: consecutive operations of one run. An input's bits are looked for among the outputs of
+    its maker's partner; for an input from before the step, among all tensors of the other run's
+    step. Inputs without a digest, or whose maker has no partner with digests, are left out.
     """
     known = []
     for maker, digest in own.flow.into(block):

@@ -17,7 +17,7 @@ class OpDifference:
     """Operations that only one run has, or one operation that the runs called with other arguments.
 
     stage, module: where they ran; the module has its name in A.
-    a, b: the operations of each run; one each where only arguments differ.
+    a, b: the operations of run A and of run B, () for none; one each where only arguments differ.
     arguments: the arguments that differ, as "approximate none | tanh"; "" for other operations.
     inputs_equal, outputs_equal: whether equal bits went in, and whether equal bits came out; None
         where that is not known.
@@ -45,7 +45,7 @@ class OpDifference:
 
     @property
     def decomposed_from(self) -> str:
-        """Names of the operations that a compiler decomposed into some of these; "" if unknown."""
+        """Names of operations that a compiler decomposed into those of `a`, `b`; "" if unknown."""
         made = {
             base_name(op.origin): None
             for op in (*self.a, *self.b)
@@ -70,7 +70,7 @@ class OpDifference:
 
     @property
     def where(self) -> tuple[str, str]:
-        """The source lines "PATH:LINE" of A and of B; "" for a run whose operations have none."""
+        """The first known source line, "PATH:LINE", of A's operations and of B's; "" for none."""
         return _line(self.a), _line(self.b)
 
 
@@ -80,7 +80,7 @@ class OpAlignment:
 
     matched: how many operations of A have a partner of the same name in B.
     only_a, only_b: how many operations of A, and of B, have no partner.
-    every: all differences, in the order of A's operations.
+    every: all differences, in the order of A's operations; those of B alone come last.
     """
 
     matched: int
@@ -90,9 +90,9 @@ class OpAlignment:
 
     @property
     def differences(self) -> tuple[OpDifference, ...]:
-        """The differences, with those that agree in stage, operations and arguments made one.
+        """The differences, one for all those that agree in stage, operations and arguments.
 
-        `like_it` of that one names the other modules that have the same difference.
+        Its `like_it` names the other modules that have the same difference.
         """
         kinds: dict[tuple[object, ...], list[OpDifference]] = {}
         for one in self.every:
@@ -111,7 +111,7 @@ class OpAlignment:
 
 
 def _folded(alike: Sequence[OpDifference]) -> OpDifference:
-    """Return the most telling of alike differences; its `like_it` names the modules of the others.
+    """Return the most telling of some like differences; its `like_it` names the others' modules.
 
     The most telling is the first where equal bits go in and other bits come out, else the first.
     """

@@ -29,8 +29,8 @@ _MOST: Final = (1 << 63) - 1
 def entry_key(entry: Entry) -> Key:
     """Return the identity of an entry of the log of operations.
 
-    Of several entries with one identity, readers take the first. The count of a gap (something that
-    was not traced) belongs to it, for a later gap of the same reason states a new total.
+    Of several entries with one identity, readers take the first. The identity of a gap (something
+    that was not traced) includes its count: a later gap of the same reason states a new total.
     Raises ValueError, KeyError or TypeError for a mapping that is no entry.
     """
     if "structure" in entry:

@@ -64,7 +64,7 @@ class Flow:
             yield Entering(maker, digest)
 
     def into(self, block: Sequence[Op]) -> Iterator[Entering]:
-        """Yield the inputs of some operations that no operation among these has computed."""
+        """Yield the inputs of a block's operations that were computed outside the block."""
         inside: Collection[OpKey] = {op_key(op) for op in block}
         for op in block:
             for one in self.entering(op):

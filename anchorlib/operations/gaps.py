@@ -28,7 +28,7 @@ class OpGap:
 
     @property
     def is_of_values(self) -> bool:
-        """Whether the operations were traced, and only values that were wanted were not kept."""
+        """Whether only tensors' values are missing, while the operations themselves were traced."""
         return self.reason.startswith(VALUES)
 
 

@@ -119,7 +119,7 @@ class OpLog:
         return statement
 
     def _key(self, block: tuple[OpForm, ...]) -> str:
-        """Return the hash of some operations' structure, by which the log names it; keep it."""
+        """Return the hash by which the log names some operations' structure, computed once."""
         key = self._keys.get(block)
         if key is None:
             key = self._keys[block] = _hash_of(block)

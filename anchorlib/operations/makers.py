@@ -1,10 +1,10 @@
 """Finds which operation made a record: the one with an output whose digest the record has.
 
-No name is guessed. Several outputs may have the same bits (views, constants). Then the operation is
-preferred, in this order, that belongs to the stage which makes records of this kind, that is not a
-view, that ran in the record's pass, and whose module the record is named after. If several are left
-the first counts. For a gradient that was accumulated, or that an optimizer consumed, the last does,
-since such gradients are summed, scaled and clipped in place.
+No name is guessed. Several outputs may have the same bits (views, constants). Then an operation is
+preferred, in this order, if it belongs to the stage which makes records of this kind, if it is not
+a view, if it ran in the record's pass, and if the record is named after its module. If several are
+left the first is taken. For a gradient that was accumulated, or that an optimizer consumed, the
+last is taken, since such gradients are summed, scaled and clipped in place.
 """
 
 from __future__ import annotations

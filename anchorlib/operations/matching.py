@@ -101,8 +101,8 @@ def _common_marks(
     """Return matches of equal entries whose mark each list has exactly once within the piece.
 
     piece: a range of each list. marks: for each entry of each list a value or None, as in
-    `matches`. If the matches are not in the same order in both lists, the longest series of them
-    that is, is returned. The list is empty if there are no marks.
+    `matches`. If the matches come in different orders in the two lists, only the longest series
+    that both lists have in the same order is returned; [] if there are no marks.
     """
     if marks is None:
         return []
@@ -157,9 +157,9 @@ def _divided(piece: Piece, common: Sequence[Match]) -> Iterator[Piece]:
 
 
 def _few_edits(a: Sequence[Hashable], b: Sequence[Hashable], piece: Piece) -> list[Match] | None:
-    """Return the matches that the fewest edits leave in a piece (a range of each list).
+    """Return the equal entries that stay if the fewest edits turn one list into the other.
 
-    The edits make one list the other. None if more than `EDITS` are needed.
+    piece: the range of each list in which this is done. None if more than `EDITS` are needed.
     """
     rows, columns = piece.j - piece.i, piece.m - piece.k
     reached = {1: 0}
@@ -178,10 +178,10 @@ def _few_edits(a: Sequence[Hashable], b: Sequence[Hashable], piece: Piece) -> li
 
 
 def _start(reached: dict[int, int], diagonal: int, edits: int) -> int:
-    """Return how far into the first list one more edit gets on `diagonal` (Myers' algorithm).
+    """Return the index in the first list that `edits` edits reach on a diagonal (Myers' algorithm).
 
-    reached: how far each diagonal got with one edit less. Of the two neighbouring diagonals the one
-    that got further is taken.
+    diagonal: the index in the first list less that in the second. reached: what each diagonal
+    reached with one edit less. The neighbouring diagonal that got further is continued.
     """
     left, right = reached.get(diagonal - 1, -1), reached.get(diagonal + 1, -1)
     if diagonal == -edits or (diagonal != edits and left < right):

@@ -18,10 +18,10 @@ Key: TypeAlias = tuple[object, ...]
 def without_moved(parts: Sequence[Part]) -> list[Part]:
     """Return `parts` with operations that only moved to another module paired as equal.
 
-    A part is a group's stretch of operations. One with operations of A alone and one with
-    operations of B alone become one equal part where the operations have the same names, in the
-    same step, pass and stage, and either their results have the same bits or the module of one lies
-    inside the other's.
+    A part is a group (a step, pass, stage and module) and a stretch of its operations. A part with
+    operations of A alone and a part with operations of B alone become one equal part where the
+    operations have the same names, in the same step, pass and stage, and either their results have
+    the same bits, or the modules are the same or one lies inside the other.
     """
     waiting = _Waiting([part for part in parts if not part[1].equal and not part[1].a])
     joined = list[Part]()
@@ -36,10 +36,10 @@ def without_moved(parts: Sequence[Part]) -> list[Part]:
 
 
 class _Waiting:
-    """The parts (stretches of a group's operations) that only B has, by what a part of A may match.
+    """The parts (a group and a stretch of its operations) that only B has, with an index.
 
-    A search through a list would take too long: a model whose modules are named otherwise has
-    thousands of such parts.
+    The index finds the parts that match a part of A. A search through a list would take too long: a
+    model whose modules are named differently has thousands of such parts.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -50,10 +50,10 @@ class _Waiting:
                 self._numbers[_kind(part, part[1].b), key].append(number)
 
     def take(self, part: Part) -> Stretch | None:
-        """Remove the first of B's parts that matches A's `part` and return its stretch, or None.
+        """Remove the first of B's parts that matches A's `part`; return its stretch, or None.
 
-        It matches if its operations have the same names, and if the last one has the same bits as
-        that of `part`, or its module is the same as, around or inside that of `part`.
+        A part of B matches if its operations have the names of those of `part`, and if its last
+        operation made the same bits or its module is the same as, around or inside that of `part`.
         """
         kind, group = _kind(part, part[1].a), part[0]
         keys = [*_bits(part[1].a), ("inside", group.module)]

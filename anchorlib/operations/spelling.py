@@ -66,8 +66,8 @@ def base_name(op: str) -> str:
 def computes(op: Op) -> bool:
     """Return whether an operation makes bits of its own, rather than moving those of an input.
 
-    Views, copies within a dtype, constants and allocations do not; nor do operations that return no
-    tensor, or a number to the program.
+    False for views, copies within a dtype, constants, allocations, and for operations that return
+    no tensor, or a number to the program.
     """
     if op.view or not op.outputs:
         return False

@@ -34,9 +34,9 @@ class Stretch:
 
 
 class Group(NamedTuple):
-    """What operations have in common that are aligned with each other.
+    """The coordinates that two operations must share to be aligned with each other.
 
-    Steps are counted, and modules named, as in run A.
+    For an operation of run B, the step is that of run A, and the module has its name in run A.
     """
 
     rank: int
@@ -55,8 +55,8 @@ def blocks(
     """Align `a` with `b`: yield all their operations, in order, as stretches that match or differ.
 
     signatures: for A and for B the function that gives an operation's name and the names of its
-        inputs' makers. Two stretches whose signatures differ only in their order are equal, for a
-        compiler only scheduled them otherwise; B's operations are then put in A's order.
+        inputs' makers. Two stretches whose signatures differ only in their order count as equal: a
+        compiler has scheduled them in another order. B's operations are then put in A's order.
     """
     for equal, i, j, k, m in _merged(_spans(a, b)):
         one, two = tuple(a[i:j]), tuple(b[k:m])
@@ -72,9 +72,9 @@ def _names(ops: Sequence[Op]) -> list[str]:
 
 
 def _spans(a: Sequence[Op], b: Sequence[Op]) -> list[Span]:
-    """Align both lists by the operations' names; return stretches of equal and of other names.
+    """Align both lists by the operations' names; return stretches of equal and of differing names.
 
-    They cover both lists, in order.
+    The stretches cover both lists, in order.
     """
     spans: list[Span] = []
     i = k = 0

@@ -25,7 +25,7 @@ LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 class SeriesKey(NamedTuple):
-    """What the records of one series have in common on every rank."""
+    """Name, kind, mode and phase: what identifies a series, on every rank alike."""
 
     name: str
     kind: str
@@ -38,16 +38,16 @@ class RankGrid:
     """What is known of the records of all ranks, as arrays with a column for each place of the run.
 
     Places are sorted by series, then by step, pass and call.
-    ranks: (ranks,), ascending. last: the last step of each, -1 without a record.
-    readers: the reader of each rank. series: the series that `owner` numbers.
-    owner, step, pass_index, call: (places,).
+    ranks: (ranks,), ascending. last: the last step of each rank, -1 without a record.
+    readers: the reader of each rank. series: all series. owner, step, pass_index, call: (places,);
+        `owner` is the index in `series` of a place's series.
     Of each record, (ranks, places):
     row: the record's row in the table of its rank; -1 where the rank has no record, or one without
         elements: a shard of which a rank holds nothing tells nothing.
     digest: the upper half of the record's digest, 0 without a record.
     varied: whether the record has two different finite elements.
     nan, inf: whether the record has NaN, or infinities. False in a step that GradScaler skipped,
-        and for a gradient that carries a loss scale: overflows are usual there.
+        and for a gradient that carries a loss scale: overflows are usual in these cases.
     rms: root mean square of the record's finite elements; NaN without a record, and where the root
         mean square is no positive number.
     """
@@ -87,7 +87,7 @@ class RankGrid:
 
 @dataclass(frozen=True, slots=True)
 class _Labels:
-    """The rows of one rank's table of records that come on the grid, each with its place there.
+    """The rows of one rank's table of records that the grid holds, each with its place in the grid.
 
     rows: the indices of the rows. keys: (4, rows): series, step, pass, call; these four numbers
     determine a record's place.
@@ -167,7 +167,7 @@ def _shared(labels: list[_Labels]) -> list[_Labels]:
 
 
 def _codes(keys: Array, levels: list[Array]) -> Array:
-    """Combine each column of `keys` into one number; the numbers sort as the columns do.
+    """Return one number for each column of `keys`; the numbers sort as the columns do.
 
     keys: (4, records): series, step, pass, call. levels: for each row of `keys` the values that
     occur in it, sorted.
@@ -194,7 +194,7 @@ def _empty(ranks: int, places: int) -> dict[str, Array]:
 
 
 def _fill(grid: RankGrid, rank: int, rows: Array, at: Array, reader: RankReader) -> None:
-    """Write a rank's records onto the grid; of several records of one place, the first.
+    """Write a rank's records onto the grid; of several records at one place, only the first.
 
     rank: the rank's index in the grid. rows: indices into the rank's table of records; records
     without elements are left out. at: the grid's column for each row.

@@ -9,9 +9,9 @@ jump    one record is compared with the rank's own five records before it, so th
         always larger than others is no jump. What the rank's other series of the kind do in that
         step is taken off first, since a strange batch moves them all. A jump is more than `JUMP`
         units, `JUMP_AT_LEAST` powers of two, and twice what nine ranks in ten ever did there.
-level   all records of a rank are compared with its peers'. A rank is out where half of its series
-        of a kind are out, all upwards or all downwards, as on a rank that counts its gradients
-        twice from its first step on. One large shard is not enough.
+level   all records of a rank are compared with its peers'. A rank is reported where the norms of
+        half of its series of a kind are far off, all upwards or all downwards, as on a rank that
+        counts its gradients twice from its first step on. One large shard is not enough.
 
 A change of all series of a rank in a single step is attributed to its data, not to a fault.
 """
@@ -45,8 +45,9 @@ SIGMA = 1.4826
 def departures_of_norms(grid: RankGrid, replicated: list[bool]) -> Iterator[Departure]:
     """Yield each rank whose norms lie far from those of its peers, by series.
 
-    replicated: for each series, whether ranks hold the tensor alike; then its bits are compared,
-    and it is left out here. Nothing is yielded for a run of fewer than four ranks.
+    replicated: for each series of the grid, whether ranks hold the tensor alike; if so, its digests
+    are compared elsewhere (`anchorlib.peers.replicas`), and the series is left out. Nothing is
+    yielded for a run of fewer than four ranks.
     """
     if len(grid.ranks) < FEWEST_RANKS:
         return
@@ -68,8 +69,8 @@ class _Sizes:
     """The sizes of the records of one series, in powers of two.
 
     start: the first column of the series in the grid. steps: the step of each column.
-    apart: (ranks, columns): how far each rank is from the median of all ranks. change: how much of
-    `apart` is new since the rank's five records before.
+    apart: (ranks, columns): how far each rank is from the median of all ranks. change: (ranks,
+    columns): `apart` less its median over the rank's five records before, NaN where unknown.
     """
 
     start: int
@@ -108,8 +109,9 @@ def _change(apart: Array) -> Array:
 def _together(sizes: list[_Sizes]) -> dict[int, Array]:
     """Return, by step, the median change of each rank over its series of one kind.
 
-    sizes: the series. The result is empty for fewer than three series; a step with fewer than three
-    records of a rank has no entry. A rank without a known change has 0.
+    sizes: one entry for each series of the kind. Each value is an array with a number for each
+    rank, 0 where no change is known. The result is empty for fewer than three series; a step with
+    fewer than three records of a rank has no entry.
     """
     if len(sizes) < TOGETHER:
         return {}
@@ -177,9 +179,9 @@ def _lasting(
 ) -> Departure:
     """Return the departure of a rank whose norms leave those of its peers throughout some series.
 
-    series: for each series its first column in the grid, and each rank's level in powers of two and
-    in units. out: a boolean mask of `series`, which of them the rank leaves. The departure begins
-    at the first record of these.
+    series: for each series its first column in the grid, and two arrays with each rank's level: in
+    powers of two, and in units of the spread. out: a mask of `series`: those in which the rank is
+    far off. rank: its index in the grid. The departure begins at the rank's first record in those.
     """
     starts = {series[number][0]: number for number in np.flatnonzero(out).tolist()}
     first = {_first(grid, rank, start): number for start, number in starts.items()}

@@ -16,7 +16,8 @@ class Departure:
     """One rank that differs from its peers in one series, before departures become outliers.
 
     rank and the ranks in peers are indices into the grid's list of ranks.
-    place: the grid's column of the first record that shows the departure. records: how many do.
+    place: the grid's column of the first record that shows the departure. records: how many records
+    show it.
     ratio: how many times its peers' norm the rank's norm is; None unless the evidence is "norm".
     """
 
@@ -32,12 +33,13 @@ class Departure:
 class Outlier:
     """Ranks that differ from their peers in the same way, and the first record that shows it.
 
-    evidence: "digest": a replicated tensor has other bits there than on its peers.
+    evidence: "digest": the bits of a replicated tensor differ from those on the peers.
         "parting": ranks that agreed do not any more, and no majority says which are right.
         "nan": NaN, or infinite gradients, where most peers have none.
         "norm": a root mean square far from its peers', by the factor `ratio`.
     peers: the ranks that the outlier was compared with; they agree with each other.
-    records, tensors: how many records of how many tensors and kinds show the departure.
+    records, tensors: how many records show the difference, and how many tensors (by name and kind)
+        these belong to.
     """
 
     ranks: tuple[int, ...]
@@ -67,7 +69,7 @@ class Early:
 class RankAnswer:
     """The ranks of a run, and which of them differ from the others.
 
-    replicated: how many series the ranks hold alike. series: how many were looked at in all.
+    replicated: how many series the ranks hold alike. series: how many series were looked at.
     missing: ranks that recorded nothing, though the job had them.
     """
 

@@ -126,11 +126,11 @@ def _departure(one: DigestClasses, rank: int, away: Array, present: Array) -> It
 
 
 def _mates(one: DigestClasses, rank: int, at: int, away: Array) -> Array:
-    """Return, for each rank, whether `rank` last agreed with it before place `at` of the series.
+    """Return a mask of the ranks that had the digest of `rank` when it last agreed with others.
 
-    A place is a step, pass and call. away: (ranks, places), whether few ranks share the rank's
-    digest; such places do not count. All are False if `rank` agreed with nobody; it is never its
-    own mate.
+    Only places (step, pass and call) before `at` count, and only those where enough ranks had this
+    digest; away: (ranks, places), whether too few had it. `rank` itself is False; all are False if
+    `rank` never agreed with others.
     """
     before = np.flatnonzero((one.sizes[rank, :at] > 1) & ~away[rank, :at])
     if not len(before):
@@ -155,12 +155,12 @@ def _parting(one: DigestClasses, at: int, away: Array, present: Array) -> Iterat
 
 
 def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array, int | None]:
-    """Return which ranks are away where there is a majority, and the place where majorities end.
+    """Return `away` at the places with a majority, and the place from which on there is none.
 
     A place is a step, pass and call. away, present: (ranks, places), whether few ranks share the
-    rank's digest, and whether it has a record. nowhere: a boolean mask of the places without a
-    majority. The place returned is None where a majority comes back after them: ranks that all part
-    and meet again (local steps between two averages) do nothing wrong.
+    rank's digest, and whether it has a record. nowhere: a mask of the places without a majority.
+    The first result is False at these. The second is None where a majority comes back later: ranks
+    that all part and meet again (local steps between two averages) do nothing wrong.
     """
     recorded = present.any(axis=0)
     home = np.flatnonzero(recorded & ~nowhere)
@@ -170,11 +170,11 @@ def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array,
 
 
 def _is_data(away: Array, present: Array) -> bool:
-    """Return whether ranks leave and rejoin their peers too often for a fault, as by padding.
+    """Return whether ranks leave and rejoin their peers so often that the data is the cause.
 
-    That is so if more than one rank in four (and more than one) is away at some record, and any of
-    them comes back. away, present: (ranks, records), whether few ranks share the rank's digest, and
-    whether it has a record.
+    So it is with padding, for instance. True if more than one rank in four (and more than one) is
+    away at some record, and any of them comes back. away, present: (ranks, records), whether few
+    ranks share the rank's digest, and whether it has a record.
     """
     left = away.any(axis=1)
     if int(left.sum()) <= max(len(away) // MOST_RETURNING, 1):
@@ -208,7 +208,7 @@ def _sizes(digest: Array, present: Array) -> Array:
 
 
 def _changes(sizes: Array, digest: Array) -> int:
-    """Return how often three ranks in four changed to one new value together.
+    """Return how often at least three ranks in four went together from one digest to another.
 
     sizes, digest: (ranks, records), as in `DigestClasses`. Neighbouring columns are compared.
     """

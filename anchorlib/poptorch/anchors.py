@@ -114,10 +114,10 @@ class ModelAnchors:
         self.known = resolve(self._seen, model, optimizer, window, default)
 
     def look(self, optimizer: object) -> list[Anchor]:
-        """Return the anchors that were added to the options since the last call of this method.
+        """Return the anchors that were added to the options since this method was called last.
 
         optimizer: that of a training model; None for inference.
-        An anchor that this model cannot have is logged as a warning, not raised: the options may
+        An anchor that this model cannot have is left out and logged as a warning: the options may
         belong to another model too, and the training goes on.
         """
         came = {short: one for short, one in self._wanted.items() if self._seen.get(short) != one}
@@ -166,9 +166,10 @@ def _meant(
 
 
 def _to_come(text: str, parameters: Collection[str]) -> list[tuple[str, str]]:
-    """Find tensors of this name that only the first step makes; return their names and kinds.
+    """Return names and kinds of the tensors called `text` that do not exist before the first step.
 
-    These are optimizer state and further outputs of a module, whose names contain ":".
+    These are optimizer state and further outputs of a module, whose names contain ":". text: a
+    selector. parameters: the names of all parameters. A `text` with a kind is taken as it is.
     """
     selector = parse(text)
     name, kind = split(text)

@@ -99,7 +99,11 @@ class Outputs:
                 stream.take(leaf.detach())
 
     def result(self) -> Any:
-        """Return the outputs of the whole call, on the CPU, in the structure of a micro-batch's."""
+        """Return the outputs of the whole call, on the CPU, in the structure of a micro-batch's.
+
+        What is not a tensor is returned as the last micro-batch had it. Raises Error for outputs of
+        different shapes that were to be summed.
+        """
         assert self._spec is not None
         leaves = [
             stream.result() if isinstance(leaf, torch.Tensor) else leaf
@@ -139,7 +143,7 @@ class _Stream:
 def flattened(rows: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
     """Return `rows` joined along dimension 0 as one tensor of `dtype`; a single 0-d row stays 0-d.
 
-    Several 0-d rows give a 1-d tensor. There has to be a row at least.
+    Several 0-d rows give a 1-d tensor. `rows` must not be empty.
     """
     if len(rows) == 1:
         return rows[0].to(dtype)

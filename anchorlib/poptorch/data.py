@@ -24,6 +24,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     drop_last: whether a last, smaller batch is left out; a model could not take it.
     mode, async_options, rebatched_worker_size: accepted without effect; here `num_workers` decides
         whether batches are loaded ahead.
+
+    Raises MisuseError for a data set with fewer samples than a call takes, and, unless drop_last,
+    for one whose samples do not fill a whole number of calls.
     """
 
     def __init__(  # noqa: PLR0913  # PopTorch's arguments

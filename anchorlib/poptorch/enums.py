@@ -40,7 +40,7 @@ class ReductionType(Enum):
 
 
 class MeanReductionStrategy(Enum):
-    """When the sum of gradients is divided by their number; here without effect: at the end."""
+    """When the sum of gradients is divided by their number; here always at the end."""
 
     Running = 0
     Post = 1

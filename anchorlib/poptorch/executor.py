@@ -121,7 +121,7 @@ class PoplarExecutor:
         """Learn the names of the model's tensors from one micro-batch of these arguments.
 
         The micro-batch runs on a copy of the model: weights, buffers and the state of the random
-        number generators stay unchanged.
+        number generators stay unchanged. A model that is compiled already logs a warning instead.
         """
         if self._traced is not None:
             _log.warning("anchorlib: compile() is ignored: the model is compiled already")

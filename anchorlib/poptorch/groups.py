@@ -33,8 +33,9 @@ _log = logging.getLogger("anchorlib")
 class OptionGroup:
     """A group of options, such as `Options.Training`.
 
-    owner: the group's name in messages. ignored: options that are accepted and need no effect here.
-    missed: options that would change numbers, and are warned of.
+    owner: the group's name in messages. ignored: names of options that are accepted and need no
+    effect here. missed: names of options that would change numbers in PopTorch; they have no effect
+    here, and a warning says so.
     """
 
     owner: ClassVar[str] = "Options"
@@ -64,7 +65,10 @@ class OptionGroup:
         return self
 
     def warn_built(self, what: str) -> None:
-        """Warn, if models were built from these options, that they keep their present `what`."""
+        """Warn that models which were built from these options keep their `what`, an option's name.
+
+        Does nothing if no model was built.
+        """
         if self._built:
             _log.warning(
                 "anchorlib: %s of %s comes after a model was built from it: that model keeps what "

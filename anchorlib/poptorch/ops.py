@@ -45,7 +45,7 @@ def ipu_print_tensor(  # noqa: PLR0913  # PopTorch's arguments
     open_bracket: str = "(",
     close_bracket: str = ")",
 ) -> torch.Tensor:
-    """Print `tensor` as `anchorlib.print_tensor` does, and return it; may be called for effect."""
+    """Print `tensor` as `anchorlib.print_tensor` does, and return it; the result may be ignored."""
     try:
         return print_tensor(
             tensor,
@@ -90,6 +90,7 @@ def identity_loss(x: torch.Tensor, reduction: str | int) -> torch.Tensor:
 def loss_of(output: Any) -> torch.Tensor:
     """Return the tensor to call backward on: the loss marked last, else the output's last scalar.
 
+    Only scalars that require a gradient count. The losses that were marked are forgotten.
     Raises Error where the model has no loss, or where its loss is no scalar.
     """
     marked = marked_losses()

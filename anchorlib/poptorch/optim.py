@@ -1,9 +1,10 @@
 """PopTorch's optimizers: torch's, which accept the arguments that PopTorch adds.
 
 `max_grad_norm` takes effect: a model clips gradients to it before each update; so do LAMB's
-`max_weight_norm` and `bias_correction`. The other arguments (loss scaling, types of accumulators,
-…) are for half-precision hardware; they are kept in `poptorch_arguments` and noted in the debug
-log.
+`max_weight_norm` and `bias_correction`. `bias_correction=False` of Adam and AdamW, and
+`use_tf_variant=True` of RMSprop, are refused with MisuseError, as torch cannot compute them. The
+other arguments (loss scaling, types of accumulators, …) are for half-precision hardware; they are
+kept in `poptorch_arguments` and noted in the debug log.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ _EXTRA = frozenset(
 
 
 class _Extended(torch.optim.Optimizer):
-    """A base class that removes PopTorch's arguments before torch's optimizer gets the others."""
+    """A base class that removes PopTorch's arguments before torch's optimizer gets the others.
+
+    Raises MisuseError for an argument in `unavailable`, which maps names to refused values.
+    """
 
     heeded: ClassVar[frozenset[str]] = frozenset({"max_grad_norm"})
     # Arguments with values for which torch's class would make other updates than PopTorch.
@@ -145,7 +149,7 @@ class _Lamb(torch.optim.Optimizer):
 class LAMB(_Extended, _Lamb):
     """Layer-wise adaptive moments, with PopTorch's arguments.
 
-    `max_weight_norm` is the largest norm of the weights that a step is scaled to.
+    A step is scaled to the norm of the weights, or to `max_weight_norm` where that is smaller.
     """
 
     heeded = frozenset({"max_grad_norm", "max_weight_norm", "bias_correction"})

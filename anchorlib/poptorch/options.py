@@ -136,7 +136,8 @@ class Options(OptionGroup):
         long_name: any selector that names one tensor: "Gradient___fc2.bias", "fc2.bias@grad", …
         output_mode: the micro-batches to record; None for the mode of the model's outputs.
         output_return_period: the period of EveryN.
-        (`anchor_mode` and `anchor_return_period`, their names until PopTorch 2.3, are accepted.)
+        Until PopTorch 2.3 these two were called `anchor_mode` and `anchor_return_period`; they are
+            accepted by these names, too.
 
         A model that was built earlier has the anchor from its next call on.
         Raises MisuseError for an impossible mode or period, and for a short name that another
@@ -167,7 +168,7 @@ class Options(OptionGroup):
         return mine
 
     def groups(self) -> tuple[OptionGroup, ...]:
-        """Return the groups of options that a model may depend on, these options among them."""
+        """Return the groups of options that a model may depend on; this object is the first."""
         return (self, self.Training, self.Precision, self.Distributed)
 
     def window(self, *, training: bool) -> Window:
@@ -185,10 +186,10 @@ class Options(OptionGroup):
 
 
 def _renamed(call: str, given: dict[str, Any], old: str, value: Any) -> Any:
-    """Return an argument of `call`: `value`, or that under the name that it had until PopTorch 2.3.
+    """Return the argument that is passed to `call` under its name until PopTorch 2.3, else `value`.
 
-    given: the keyword arguments that were left over. old: the former name. Raises TypeError for an
-    unknown keyword argument.
+    given: the keyword arguments that the function does not declare. old: the former name. Raises
+    TypeError for an unknown keyword argument.
     """
     olds = {"anchor_mode", "anchor_return_period"}
     unknown = set(given) - olds

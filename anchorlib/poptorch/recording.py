@@ -97,7 +97,7 @@ class Recording:
     def begin(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Begin a call of the model, at a step that is a multiple of the updates in a call.
 
-        The session then folds the records of exactly this call together.
+        So the window of steps over which a mode sums or selects is exactly this call.
         """
         if not self._anchors:
             return

@@ -21,10 +21,10 @@ _STATE = {"exp_avg": "Accl1___", "exp_avg_sq": "Accl2___", "momentum_buffer": "A
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The tensors that one micro-batch of a model computes.
+    """The tensors of a model that can be anchored, found by running one micro-batch.
 
-    names: the names of all tensors that can be anchored, in the order in which they are computed.
-    dtypes: the dtype of each value, by name.
+    names: their names, in the order in which they are computed. dtypes: by name, the dtype of each
+    tensor that is no gradient and is not made by the optimizer.
     """
 
     names: tuple[str, ...]

@@ -44,7 +44,7 @@ class Over(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FarBlock:
-    """A block (some records of one series) to be sent to another process: names and numbers.
+    """A block (some records of one series) in the form in which it is sent to another process.
 
     pin: says how the other process finds the rank. number: the number of the series in the rank's
         catalogue. rows: row numbers in the rank's table of records, compressed by `packed_rows`.
@@ -78,7 +78,7 @@ class FarBlock:
 class TaskBlock:
     """Some records of one series, which one task of a query reads.
 
-    series: those records. weight: about how much work the block is, in bytes to read.
+    series: the records, as a Series. weight: about how much work the block is, in bytes to read.
     """
 
     series: Series

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 class LazyValues:
     """An array-like of shape (record, *tensor shape), which reads values when dask indexes it.
 
-    It can be pickled: names and numbers instead of open files.
+    It can be pickled, as it holds no open files, only what is needed to find and open the run.
     pin: says how any process finds the rank. rows: row numbers in the rank's table of records,
     compressed by `packed_rows`. element: torch's name of the stored dtype.
     dtype: numpy's dtype of the values as they are read.

@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 class RankIndex:
     """The visible row numbers of one rank, grouped by series.
 
-    Visible are all rows but those that a resumed run recorded again; with `attempts` all rows are.
+    Visible are all rows but those that a resumed run recorded again; with `attempts`, all rows.
     An index does not grow: `Run` makes a new one when more records were committed.
     series: the catalogue entries of the series that have records, in order of their first records.
     """
@@ -57,7 +57,7 @@ class RankIndex:
         return rows
 
     def laid_out(self) -> tuple[Array, Array]:
-        """Return the row numbers of all series concatenated, and where in them each begins."""
+        """Return the row numbers of all series concatenated, and the index of each one's first."""
         parts = [self.rows(entry) for entry in self.series]
         return np.concatenate(parts), np.cumsum([0, *map(len, parts[:-1])])
 
@@ -73,7 +73,7 @@ class RankIndexes:
         self._entries: dict[tuple[int, bool], _CacheEntry] = {}
 
     def of(self, reader: RankReader, *, attempts: bool = False) -> RankIndex:
-        """Return the index of a rank (its row numbers by series), as of what its reader has read.
+        """Return the index of a rank: the row numbers that `reader` knows by now, by series.
 
         attempts: include records that were recorded again after a resume. The index counts towards
             the memory of `reader.column_memory`, as cached columns do.

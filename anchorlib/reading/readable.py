@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 
 class ReadableSeries(Protocol):
-    """The members of `Series` that code needs which prints or converts its records."""
+    """The members of `Series` that are used by the code which prints or converts records."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +45,7 @@ class ReadableSeries(Protocol):
 
 
 class ReadableRun(Protocol):
-    """The members of `Run` that code needs which prints or converts its tensors and records."""
+    """The members of `Run` that are used by the code which prints or converts runs."""
 
     @property
     def name(self) -> str: ...

@@ -144,8 +144,8 @@ class Run:
     def header(self, rank: int | None = None) -> Mapping[str, Any]:
         """Return facts about the process that recorded a rank (versions, host, …), by name.
 
-        rank: None is the lowest. Of a resumed run they are those of the last process; {} for none,
-            and for a run without ranks.
+        rank: None is the lowest. Of a resumed run they are those of the last process; {} where none
+            are stored, and for a run without ranks. Raises OptionError for an unknown rank.
         """
         reader = next(self._readers_of(rank), None)
         attempts = reader.catalogue.attempts if reader is not None else []
@@ -165,7 +165,7 @@ class Run:
         """Return the lineage of one rank: from which anchored tensors each value was computed.
 
         rank: None is the lowest. The edges come in the order in which they were recorded; [] for
-            a run without ranks.
+            a run without ranks. Raises OptionError for an unknown rank.
         `anchorlib.diagnosis.causes.Lineage` finds in them the parents of a record of any kind.
         """
         reader = next(self._readers_of(rank), None)
@@ -231,7 +231,7 @@ class Run:
     def rows(self, rank: int) -> tuple[RankReader, np.ndarray[Any, Any]]:
         """Return the store's reader of one rank, and its visible row numbers by execution order.
 
-        Visible are all rows but those that a resumed run recorded again. It is for work on the
+        Visible are all rows but those that a resumed run recorded again. For code that works on the
         columns of all series of the rank together. Raises OptionError where there is no such rank.
         """
         (reader,) = self._readers_of(rank)
@@ -339,8 +339,9 @@ class Run:
     ) -> list[TensorHistogram]:
         """Return the log2 histogram of each tensor and kind that a selector names.
 
-        Each is over all ranks. A tensor without records at these coordinates is left out.
-        Arguments and errors are those of `histogram`.
+        rank: None counts the records of all ranks together. A tensor of which `where` leaves no
+            record is left out; [] if that is so of all.
+        The other arguments, and the errors, are those of `histogram`.
         """
         known = list(dict.fromkeys((info.name, info.kind) for info in self.tensors()))
         pairs = pairs_meant(selector, known, self.name)
@@ -392,9 +393,9 @@ class Run:
     def each_series(self, rank: int | None = None, *, attempts: bool = False) -> Iterator[Series]:
         """Yield all series of one rank or, with None, of each rank, rank by rank.
 
-        With None the run is searched for new rows once; a rank that is named is searched for only
-        where it is not known yet, so that a caller may ask for one rank after the other. A rank's
-        rows are read when the iteration comes to it.
+        With None, new records are looked for once. With a number, they are looked for only if the
+        rank is not known yet, so that a caller may cheaply ask for one rank after the other. The
+        rows of a rank are read when the iteration comes to it.
         attempts: include records that were recorded again after a resume. Raises OptionError
         where there is no such rank, RunNotFoundError where one was removed before it was read.
         """

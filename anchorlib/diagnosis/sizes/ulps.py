@@ -1,4 +1,4 @@
-"""Differences in units in the last place (ulp): steps of the coarser dtype between two values."""
+"""How many units in the last place (ulps) two records differ by, in the coarser of their dtypes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"
 
 
 def max_ulp(alignment: Alignment, pair: int) -> int | None:
-    """Return the largest difference of a pair in ulps (steps) of the coarser dtype.
+    """Return the largest difference between two paired records, in ulps of the coarser dtype.
 
-    A record of sums is measured in the dtype of its terms. Finer values are rounded to the coarser
-    dtype first. +0 and −0 are one number. Elements that are not finite in both records are left
-    out. None where nothing can be counted: integers, values that were not kept, shapes that differ,
-    no element that is finite in both.
+    pair: the pair's index in `alignment`. An ulp is the step from one number of a dtype to the
+    next. A record of sums is measured in the dtype of its terms. Finer values are rounded to the
+    coarser dtype first. +0 and −0 are one number. Elements that are not finite in both records are
+    left out. None where nothing can be counted: integers, values that were not kept, shapes that
+    differ, no element that is finite in both.
     """
     sides = [(alignment.a, int(alignment.a_row[pair])), (alignment.b, int(alignment.b_row[pair]))]
     if not all(table.kept[row] for table, row in sides):
@@ -50,10 +51,11 @@ def part(kind: DType) -> DType:
 
 
 def ordinals(raw: Array, kind: DType, coarser: DType) -> tuple[Array, Array, Array]:
-    """Return raw storage as numbers of `coarser`: steps from zero, and whether negative, finite.
+    """Return three arrays: steps from zero, and masks of negative and of finite numbers.
 
-    These are three arrays with an entry for each number. A step leads from one number of `coarser`
-    to the next. Complex elements are two numbers each. kind: the dtype of the storage.
+    raw: stored elements of dtype `kind`, which are rounded to `coarser`. A step leads from one
+    number of `coarser` to the next. The arrays have an entry for each number; a complex element is
+    two numbers.
     """
     raw = np.ascontiguousarray(raw)
     own = part(kind)

@@ -18,7 +18,7 @@ READ = 1 << 20  # elements of a large record that are read at once
 
 
 def pieces(table: Table, row: int) -> Iterator[Array]:
-    """Yield the raw storage of a record in C order, BLOCK elements at a time."""
+    """Yield the stored elements of a record, undecoded, in C order, BLOCK elements at a time."""
     itemsize = dtypes.dtype(table.dtypes[int(table.dtype[row])]).storage.itemsize
     yield from regrouped(table.read(row, READ * itemsize))
 

@@ -24,9 +24,10 @@ EQUAL, NONFINITE = -1.0, -3.0  # the marks that a comparison's grid of differenc
 
 
 def whereabouts(alignment: Alignment, pair: int) -> str:
-    """Return where in the tensor a pair differs: a clause for each axis that is not all different.
+    """Return where two paired records differ: a clause for each axis of which a part differs.
 
-    "all" where every index of every axis has a difference. "" where the places are not known:
+    pair: the pair's index in `alignment`. The result is "all" where every index of every axis has
+    a difference, and "" where the places are not known:
     shapes differ, values were not kept or cannot be read, or there are more than four million
     elements.
     """
@@ -55,7 +56,7 @@ def read(table: Table, row: int) -> Array:
 
 
 def apart(a: Array, b: Array) -> Array:
-    """Return |b − a| of each element: EQUAL where bits agree, NONFINITE where it is not finite."""
+    """Return |b − a| of each element: EQUAL where bits agree, NONFINITE where |b − a| is not."""
     wide = np.complex128 if a.dtype.kind == "c" or b.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):  # a signalling NaN is no reason to warn
         wide_a, wide_b = a.astype(wide), b.astype(wide)
@@ -77,7 +78,11 @@ def _same(a: Array, b: Array) -> Array:
 
 
 def where(differs: Array) -> list[str]:
-    """Return a clause for each axis on the indices that differ, as "rows 12–15 of 16"."""
+    """Return a clause for each axis on the indices that differ, as "rows 12–15 of 16".
+
+    differs: a mask of the tensor's shape. Where all indices of an axis differ, or none, the clause
+    says so: "all 16 rows".
+    """
     dimensions = differs.ndim
     names = {1: ("element",), 2: ("row", "column")}.get(dimensions, ())
     clauses = []

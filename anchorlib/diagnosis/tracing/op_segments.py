@@ -49,7 +49,7 @@ class OpSegments:
     def before(self, row: int) -> tuple[Op, ...] | None:
         """Return the operations that computed a record from records that both runs have, in order.
 
-        None where its step was not traced, or where no operation is known to have made it.
+        None where the record's step was not traced, or no operation is known that made the record.
         row: a row of this run's table.
         """
         rank, step = self._table.tensors[self._table.tensor[row]].rank, int(self._table.step[row])

@@ -1,4 +1,4 @@
-"""Differences of operations in words, each with the difference in values that depends on it."""
+"""Says in words which operations differ, and by how much the values differ that they made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ OUTSIDE = "outside modules"
 class ShownDifference(NamedTuple):
     """One difference of operations as it is shown to people; all texts are escaped.
 
-    stage, module: where the operations ran. a, b: the operations, "-" where there is none.
+    stage, module: where the operations ran. a, b: the operations of run A and of run B; "-" where
+    a run has none.
     text: everything else about the difference.
     """
 
@@ -33,10 +34,11 @@ class ShownDifference(NamedTuple):
 
 
 def shown_differences(operations: OpAlignment, origins: Sequence[Origin]) -> list[ShownDifference]:
-    """Return every kind of difference in words, ordered by how much it explains.
+    """Return the differences of operations in words, those that explain most first.
 
-    Differences on which an origin depends come first, then those that turn equal bits into
-    different bits; differences with equal results come last.
+    A difference that several modules have is listed once. Those of the operations that made an
+    origin (a record where the runs part) come first, then those that turn equal bits into different
+    bits; differences with equal results come last.
     """
 
     def rank(difference: OpDifference) -> tuple[bool, bool, bool]:
@@ -87,10 +89,10 @@ def _shown_difference(difference: OpDifference, origins: Sequence[Origin]) -> Sh
 
 
 def _hanging(difference: OpDifference, origins: Sequence[Origin]) -> list[Origin]:
-    """Return the origins (records where the runs part) on which an operation difference bears.
+    """Return the origins (records where the runs part) that have this difference of operations.
 
-    Those are the origins among whose own differences one has the same stage and arguments, and the
-    same operations that only A ran, and that only B ran.
+    An origin has it if one of `Origin.differences` has the same stage, the same arguments, and the
+    same names of operations in A and in B; the module may be another.
     """
     return [
         origin for origin in origins if any(_alike_to(difference, d) for d in origin.differences)
@@ -104,9 +106,9 @@ def _alike_to(left: OpDifference, right: OpDifference) -> bool:
 
 
 def _values(difference: OpDifference, origins: Sequence[Origin]) -> list[str]:
-    """Return a clause on how far apart the first origin is that has such a difference; or [].
+    """Return a clause on how far the values differ at the first origin with this difference; or [].
 
-    That is an origin (record where the runs part) among whose operations the difference is found.
+    An origin is a record where the runs part. `_hanging` says which origins have the difference.
     """
     for origin in _hanging(difference, origins):
         name, error = escape(join(origin.place.name, origin.place.kind)), origin.measure.error_eps

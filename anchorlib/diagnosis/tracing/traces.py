@@ -1,7 +1,8 @@
-"""Two traced runs: their operations aligned, and those of them that made an origin.
+"""Two traced runs: their operations aligned, and those that made each origin.
 
-Operations show how two runs computed a record. Whether an operation is to blame is decided by bits
-alone: origins are found, classed and judged without traces, which only add words to the origins.
+An origin is a record where the runs part. Operations show how two runs computed a record. Whether
+an operation is to blame is decided by bits alone: origins are found, classed and judged without
+traces, which only add words to the origins.
 """
 
 from __future__ import annotations
@@ -149,9 +150,10 @@ def _by_step(ops: Sequence[Op]) -> Steps:
 
 
 def _modules(alignment: Alignment) -> dict[str, str]:
-    """Return B's names of modules -> A's.
+    """Return B's name of a module -> A's, for the modules that the two runs name differently.
 
-    A renamed parameter implies the renaming of its module.
+    They follow from the tensors that were found renamed, but for guesses: if `fc.weight` is
+    renamed, `fc` is. The tensors' own names are in the result too.
     """
     names: dict[str, str] = {}
     for renaming in alignment.renamed:
@@ -182,6 +184,9 @@ def _reworded(origin: Origin, clauses: Sequence[str]) -> Origin:
 
 
 def _known(clause: str, changed: Sequence[str]) -> bool:
-    """Return whether `changed`, the clauses on an origin, already name a clause's argument."""
+    """Return whether `changed` already mentions the argument that a clause is about.
+
+    changed: what is known to differ at an origin, as clauses. False for a clause about no argument.
+    """
     argument = re.fullmatch(r"\w+ (\w+) .*\|.*", clause)
     return argument is not None and any(f" {argument[1]} " in one for one in changed)
