@@ -153,7 +153,7 @@ class RecordPlacer:
         self._put_full(_Put(source, nbytes, stream, layout, at, order, scale, flags, count))
 
     def placed(self, nbytes: int) -> None:
-        """Count a placed record of `nbytes` bytes; wake what empties the ring if that is due."""
+        """Count a placed record of `nbytes` bytes; wake the drain if enough bytes are waiting."""
         self.taken += 1
         self._since = since = self._since + nbytes + SLOT_BYTES
         if since >= self._urgent:
@@ -229,9 +229,10 @@ class RecordPlacer:
             self._publish_now(put, number, address, SlotKind.OUTSIDE, owner)
 
     def _put_bare(self, put: _Put) -> None:
-        """Place a record in the reserved room, or count it as lost; only its summary is stored.
+        """Place a record of which only the summary is to be stored, or count it as lost.
 
-        Its values are in the ring until the drain has computed the summary.
+        It goes into the reserved room. Its values stay in the ring until the drain has computed the
+        summary.
         """
         with self._producer as producer:
             pos = producer.place(put.nbytes, self._limit)

@@ -1,4 +1,4 @@
-"""The records in slots of the ring as columns, with what is computed of their values."""
+"""Turns records in slots of the ring into columns, with digests and summaries of their values."""
 
 from __future__ import annotations
 

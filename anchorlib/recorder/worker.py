@@ -10,7 +10,7 @@ __all__ = ["Worker"]
 
 
 class Worker(Protocol):
-    """The interface of what runs a drain, which empties a ring into a sink.
+    """The interface of the thread or process that runs a drain, which empties a ring into a sink.
 
     Any thread of the trainer may call the methods, one at a time.
     """
