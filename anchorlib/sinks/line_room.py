@@ -55,7 +55,8 @@ class LineRoom:
     def has(self, weight: int, share: float = 1.0) -> bool:
         """Return whether `weight` more bytes fit into the share `share` of the room.
 
-        Anything fits where nothing waits, or a record larger than the room could never be sent.
+        Where nothing waits, anything fits: otherwise a record larger than the room would never be
+        sent.
         """
         # A record larger than the limit is taken alone, or it could never be sent.
         if not self._outbox.waiting:
@@ -68,7 +69,7 @@ class LineRoom:
         return spool.nbytes + weight <= spool.limit * share
 
     def fitting(self, batch: RowBlock, weight: int) -> RowBlock:
-        """Return the batch as far as there is room: whole, without values, or without records.
+        """Return what has room of a batch: all of it, the batch without values, or an empty batch.
 
         weight: the bytes that the whole batch takes. What is left out is counted, and stated as
         gaps.

@@ -23,8 +23,8 @@ _UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  
 class Holes:
     """The ranges of records that one spool lacks (holes), for one destination.
 
-    A record has a number in the spool, and another one on the wire, under which it is sent: there
-    records in holes are not counted. `to_wire` and `to_spool` make the one from the other.
+    A record has a number in the spool, and another one on the wire, under which it is sent. Numbers
+    on the wire do not count records in holes. `to_wire` and `to_spool` convert one to the other.
 
     base: how many records of this spool the destination has in attempts that earlier deliveries
         made; numbers on the wire are counted from there on.

@@ -28,7 +28,7 @@ __all__ = ["FrameReader", "SpoolNotes", "read_notes"]
 class FrameReader:
     """Reads the frames (messages with records) of a spool one after the other.
 
-    holes: where damaged records are noted, which are passed over.
+    holes: notes the damaged records, which the reader skips.
     definitions: the encoder's list of messages that define series and so on, for a spool that is
         still written; None reads the definitions from the segments.
     live: whether the spool is still written, so that the rest of its last record may yet come.
@@ -66,7 +66,7 @@ class FrameReader:
         self.close()
 
     def start(self, number: int) -> None:
-        """Set the number of the record to begin with; messages that end before are passed over."""
+        """Set the number of the record to begin with; messages that end before it are skipped."""
         self._expected = number
         self._doubt = True
         self._inside = 0
@@ -91,7 +91,7 @@ class FrameReader:
         self._doubt = True
 
     def first(self) -> Encoded | None:
-        """Return the next frame (message with records) and stay before it; None at the end."""
+        """Return the next frame (message with records) without going on; None at the end."""
         if self._peeked is None:
             self._peeked = self._find()
         return self._peeked

@@ -97,7 +97,7 @@ class Segments:
         self._all.append(segment)
 
     def commit(self, number: int) -> None:
-        """Take the segments off the list whose records all have numbers below `number`.
+        """Take off the list those segments whose records all have numbers below `number`.
 
         These records are delivered. `tidy` removes the files later. The last segment stays, as it
         may still be written.

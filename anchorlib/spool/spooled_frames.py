@@ -91,7 +91,7 @@ class SpoolFrames:
 
     @property
     def end(self) -> int:
-        """The number after that of the last record, counted as records are sent (see the class)."""
+        """The number on the wire (see the class) after that of the last record."""
         return self._holes.to_wire(self._end)
 
     def append(self, frame: Encoded) -> None:
