@@ -39,7 +39,8 @@ KNOWN_FLAGS = int(Flag.VALUE_DROPPED | Flag.STEP_SKIPPED | Flag.SCALED)
 class Series:
     """The records of one name, kind and mode on one rank, in order of execution.
 
-    It has the records that were committed when it was made; ask the Run again for later records.
+    It has the records that were committed when the Series was made; for later records, ask the Run
+    for a new one.
     """
 
     def __init__(self, reader: RankReader, entry: SeriesEntry, rows: Array) -> None:
@@ -140,7 +141,7 @@ class Series:
 
         Raises RaggedError where records differ in shape or dtype, ValuesNotKeptError where the
         values of some record were not kept (use `where(kept=True)` to leave such records out, or
-        `records` to go through all), DamagedError where stored values have changed since.
+        `records` to go through all), DamagedError where stored values are not those recorded.
         """
         raw, dtype = self.raw()
         return dtypes.decode(raw, dtype)

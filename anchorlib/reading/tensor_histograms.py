@@ -1,4 +1,4 @@
-"""Log2 histograms of the tensors that a selector names, each over all ranks, for `Run`."""
+"""Makes the histograms that `Run` returns: one for each tensor of a selector, over all ranks."""
 
 from __future__ import annotations
 

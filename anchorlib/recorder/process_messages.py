@@ -67,7 +67,7 @@ def encoded_fault(fault: Exception) -> list[str]:
 
 
 def fault_of(encoded: Sequence[str]) -> Exception:
-    """Return the exception that `encoded_fault` encoded; a StoreError for one not of anchorlib."""
+    """Return the exception that `encoded_fault` encoded; a StoreError if it was not anchorlib's."""
     name, said, kind = encoded
     fault: Exception = getattr(errors, name, StoreError)(said) if name else StoreError(said)
     if isinstance(fault, CollectorError):

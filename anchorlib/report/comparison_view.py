@@ -56,7 +56,7 @@ class Contrast:
         where the cell has no pair.
     cells: columns with a row for each cell that differs, ascending by `cell` = line * columns +
         column: `pairs` and `differing` count the pairs of the cell; pass_index, call, rank, step
-        and the Measure are those of its worst pair.
+        and the measures are those of its worst pair.
     nearby: values around the worst element of a pair: {cell, start, worst, shape, a, b,
         difference}.
     footprints: where in their tensors the first divergence and the origins (where differences

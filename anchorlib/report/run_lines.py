@@ -1,6 +1,6 @@
 """The lines of a page, and the parameters, header and gaps of a run.
 
-They are made in the same way whether the figures are read from ranks or from an archive's index.
+They are made in the same way whether the figures are read from ranks or from an archive's counts.
 """
 
 from __future__ import annotations

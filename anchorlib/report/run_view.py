@@ -186,7 +186,7 @@ class RunView:
     gaps: (reason, number of observations that were not recorded for it).
     nonfinite: the first record with a NaN or an infinity. nonfinite_lines: how many lines have any.
     apart: a sentence for each rank that differs from its peers.
-    is_pooled: whether the figures come from an archive's index and not from the ranks themselves;
+    is_pooled: whether the figures come from an archive's counts and not from the ranks themselves;
         then no rank was compared with its peers.
     """
 

@@ -32,8 +32,8 @@ class LineRoom:
 
     outbox: what waits for the collector. spool: where it waits; None for memory.
     limit: the most bytes that may wait in memory; a spool has a limit of its own.
-    state: called with the gap statements that changed; the caller of the methods holds the lock
-        that this needs.
+    state: called with the gap statements that changed. It needs a lock, which the caller of the
+        methods holds.
 
     dropped: how many records were lost, or kept without their values. lost: how many of them are
     lost altogether. dropped_bytes: bytes of the values that they had.
@@ -69,7 +69,7 @@ class LineRoom:
         return spool.nbytes + weight <= spool.limit * share
 
     def fitting(self, batch: RowBlock, weight: int) -> RowBlock:
-        """Return what has room of a batch: all of it, the batch without values, or an empty batch.
+        """Return as much of a batch as has room: all, the batch without values, or an empty batch.
 
         weight: the bytes that the whole batch takes. What is left out is counted, and stated as
         gaps.

@@ -96,7 +96,7 @@ class Delivery:
 
     work: the spool, which this process owns. target: the collector, and the run's name there.
     changed: guards the outbox and the sender.
-    on_trouble: called with a sentence at the first of several failures in a row.
+    on_trouble: called with a sentence at the first failure, and at the first after any progress.
     seconds: how long the collector may stay away before the delivery ends.
 
     Raises StoreError for a spool in which nothing names its run, RunExistsError if the collector

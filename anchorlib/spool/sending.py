@@ -54,8 +54,8 @@ class Sender:
     first record that was not acknowledged.
 
     changed: guards the outbox and the attributes below.
-    on_trouble: called, without the lock of `changed`, with a sentence at the first of several
-        failures in a row.
+    on_trouble: called, without the lock of `changed`, with a sentence at the first failure, and at
+        the first after any progress.
 
     trouble: the last failure, as a sentence; "" if there was none.
     refused: the failure that ended the sending for good; None if there was none.
@@ -146,6 +146,7 @@ class Sender:
         """Wait before the next try, or change to the next collector if this one stayed away.
 
         failures: how many failures came in a row. Returns that number, or 0 after a change.
+        Without `on_move` the sending ends instead of a change.
         """
         is_away = fault.kind in AWAY or (fault.kind is Kind.BUSY and self._route.has_moved)
         away = time.monotonic() - self._away_since
@@ -161,7 +162,7 @@ class Sender:
     def _move(self, tell: Callable[[str], None]) -> None:
         """Change to the next collector, beginning with the first record not acknowledged.
 
-        tell: called with a sentence that says so.
+        tell: called with a sentence about the change.
         """
         old = self._address
         with self._changed:

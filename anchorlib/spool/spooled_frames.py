@@ -171,7 +171,7 @@ class SpoolFrames:
             self._pop_kept()
 
     def tidy(self) -> None:
-        """Remove the files of delivered segments; call this, which may take long, unlocked."""
+        """Remove the files of delivered segments; call this without the lock: it may take long."""
         self._segments.tidy()
 
     def drop(self) -> None:
