@@ -49,7 +49,7 @@ HEADER_DEPTH: Final = 64
 
 
 class Flag(IntFlag):
-    """Facts about a record that have no column of their own, as the bits of one integer column."""
+    """Facts about a record, each a bit; the bits of a record share one integer column."""
 
     NONE = 0
     VALUE_DROPPED = 1  # the queue or the disk was full: the summary was kept, the values were not
@@ -225,7 +225,7 @@ class Edges:
     first edges of an (attempt, name, phase, call) also hold for passes and shapes without edges of
     their own: see `anchorlib.diagnosis.causes.Lineage`.
 
-    shape: the value's, without sizes that are not plain numbers, such as the ragged size of a
+    shape: the value's shape, without sizes that are not plain numbers, as the ragged size of a
         nested tensor.
     parents: the nearest anchored tensors and parameters that autograd follows; after them those
         that it does not follow, as far as they are known: arguments without a graph that a module

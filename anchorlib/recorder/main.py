@@ -98,7 +98,7 @@ class DrainHost:
     def give_back(self, number: int) -> None:
         """Unmap the memory `number`, as its record is in the sink.
 
-        The trainer frees its own mapping when it sends the next such memory.
+        The trainer frees its own mapping when it lends memory for the next large record.
         """
         with self._came:
             self._lent.pop(number, None)

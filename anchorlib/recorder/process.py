@@ -197,8 +197,8 @@ class RecorderProcess:
     def defined(self, slot: int, text: bytes) -> None:
         """Keep the JSON of a definition (of a series or layout), which slot `slot` will hold.
 
-        A recorder that replaces a dead one may begin behind that slot of the ring, and needs the
-        definition.
+        A recorder that replaces a dead one may begin after that slot of the ring, and still needs
+        the definition.
         """
         self._definitions.append((slot, text.decode()))
 

@@ -58,8 +58,8 @@ class MessageSocket:
 def encoded_fault(fault: Exception) -> list[str]:
     """Encode an exception for JSON as [class, message, kind].
 
-    The class is "" for an exception that is not one of anchorlib's; its name is in the message
-    then. The kind is that of a CollectorError, else "".
+    The class is "" for an exception that is not one of anchorlib's: then the message begins with
+    the class's name. The kind is that of a CollectorError; it is "" for other exceptions.
     """
     ours = type(fault).__name__ if isinstance(fault, AnchorError) else ""
     said = str(fault) if ours else f"{type(fault).__name__}: {fault}"

@@ -41,7 +41,7 @@ _BEGIN_SECONDS: Final = 10.0
 def ring_size(limit_bytes: int) -> int:
     """Return how many bytes a ring needs for payload if at most `limit_bytes` of values may wait.
 
-    Definitions and statements have room of their own, beside that of values.
+    Definitions and statements get further room, in addition to that for values.
     """
     return aligned(limit_bytes) + STATEMENT_BYTES
 
@@ -51,7 +51,7 @@ class RecordQueue:
 
     limit_bytes: the most bytes of values that may wait. A single record that is larger is still
         recorded, while no other waits.
-    on_full: what becomes of a record where the queue is full (see `RecordPlacer`).
+    on_full: what is done with a record for which the queue has no room (see `RecordPlacer`).
 
     records: places the records. lock: guards the queue; a thread may hold it while it makes
         records. A thread that has put a record whose values come later calls `fill` after it has

@@ -67,9 +67,9 @@ class RecordPlacer:
     limit_bytes: the most bytes of values that may wait. A single record that is larger is still
         recorded, while no other waits.
     on_full: what `put` does where the ring is full. "block": it waits. "drop" and "raise": only
-        the record's summary is stored, and the loss is counted; an eighth of the room is reserved
-        for such records, and one that finds no room there either is left out. With "raise" the next
-        `check` raises QueueFullError as well.
+        the record's summary is stored, and the loss is counted. An eighth of the room is reserved
+        for these records; if that is full too, the record is lost. With "raise" the next `check`
+        raises QueueFullError as well.
 
     room: bytes of payload that records with values may use. taken: how many records were placed.
     closing: whether the queue is closing, so that records are refused.
@@ -123,7 +123,7 @@ class RecordPlacer:
         """Place a record in the ring, or count it as lost. Raises nothing.
 
         source, nbytes: where the values come from, and their size.
-        stream, layout: what the queue's methods of these names returned.
+        stream, layout: the numbers that `RecordQueue.stream` and `RecordQueue.layout` returned.
         at: step, pass, call and phase. order: the record's place in the run.
         scale: the loss scale of a gradient.
         flags: bits of `Flag`. count: how many observations the record sums up.

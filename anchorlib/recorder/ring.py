@@ -79,7 +79,7 @@ def aligned(nbytes: int) -> int:
 
 
 def ring_bytes(slots: int, payload: int) -> int:
-    """Return the size in bytes of a ring with so many slots and so many bytes of payload."""
+    """Return the size in bytes of a ring with `slots` slots and `payload` bytes of payload."""
     return _payload_at(slots) + payload
 
 

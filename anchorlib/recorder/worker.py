@@ -46,7 +46,7 @@ class Worker(Protocol):
     def defined(self, slot: int, text: bytes) -> None:
         """Keep the JSON of a definition (of a series and so on), which slot `slot` will hold.
 
-        A drain that replaces a dead one may begin behind that slot of the ring, and needs the
+        A drain that replaces a dead one may begin after that slot of the ring, and still needs the
         definition.
         """
 

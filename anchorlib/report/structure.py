@@ -41,7 +41,7 @@ class StructureNode:
 
     path: its name. names: how many recorded names the node stands for, its own included.
     change: "added" if only run B has it, "removed" if only run A has it, "other" if both have it
-        and facts differ, else "equal".
+        and facts differ, "equal" if both have it and none differs.
     facts: each fact that differs, as (what, run A's, run B's).
     """
 
@@ -110,7 +110,7 @@ def _other_module(
 
 
 def _looks(view: RunView, names: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return the (shape, dtype) of each name, as texts: of its value, else of its first other kind.
+    """Return {name: (shape, dtype)} in texts, of its kind `value`, else of the first kind it has.
 
     names: B's names -> A's, for the view of B; {} for that of A.
     """

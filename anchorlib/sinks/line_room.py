@@ -1,4 +1,4 @@
-"""The room for records that wait for a collector, and what was dropped for want of it.
+"""The room for records that wait for a collector, and counts of what was dropped without room.
 
 The line from a process to its collector is full when its spool, or its memory, holds all that it
 may. An eighth of the room is kept for summaries, so that a full line loses values first and whole
@@ -31,7 +31,7 @@ class LineRoom:
     """Says which records still have room, and counts those that were dropped.
 
     outbox: what waits for the collector. spool: where it waits; None for memory.
-    limit: the most bytes that may wait in memory; a spool has a limit of its own.
+    limit: the most bytes that may wait in memory; a spool has a separate limit.
     state: called with the gap statements that changed. It needs a lock, which the caller of the
         methods holds.
 

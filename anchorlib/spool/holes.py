@@ -62,7 +62,7 @@ class Holes:
     def add(self, first: int, end: int, *, elsewhere: bool = False) -> None:
         """Note, also in the file `lost`, that the spool lacks records `first` … `end` - 1.
 
-        elsewhere: whether they are missing because another store got them, not by damage.
+        elsewhere: True if they were delivered to another store, False if damage cost them.
         """
         self._holes = sorted([*self._holes, (first, end)])
         if elsewhere:

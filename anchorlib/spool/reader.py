@@ -97,7 +97,7 @@ class FrameReader:
         return self._peeked
 
     def advance(self) -> None:
-        """Note that the message with records that `first` returns was sent; go on behind it."""
+        """Note that the message with records that `first` returns was sent; go on after it."""
         if self._peeked is not None:
             self.passed(self._peeked.end, more=self._more)
         self._peeked = None
@@ -237,7 +237,7 @@ class SpoolNotes(NamedTuple):
     gaps: observations that were not recorded, or without values.
     lineage: serialised messages with lineage, header entries or traced operations.
     end: the number after that of the last record.
-    closed: whether the session was closed, so that no record is missing behind the last one.
+    closed: whether the session was closed, so that no record can follow after `end`.
     """
 
     hello: Hello | None
