@@ -49,7 +49,7 @@ HEADER_DEPTH: Final = 64
 
 
 class Flag(IntFlag):
-    """Facts about a record that have no column of their own, as the bits of one integer column."""
+    """Facts about a record, each a bit; the bits of a record share one integer column."""
 
     NONE = 0
     VALUE_DROPPED = 1  # the queue or the disk was full: the summary was kept, the values were not
@@ -88,7 +88,7 @@ class Record:
     summary: the digest and the statistics of the values; None until they were computed.
     rank: the process of the distributed job that made the record.
     flags: facts about the record, such as values that were dropped.
-    scale: the loss scale a gradient carries (1.0: none).
+    scale: the loss scale by which a gradient is still multiplied (1.0: none).
     """
 
     name: str
@@ -157,7 +157,7 @@ UNKNOWN = "*"
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Observations of one tensor, kind and mode that were not recorded, or not with their values.
+    """Observations of one tensor, kind and mode that were not recorded, or recorded without values.
 
     reason: why, as text. count: how many observations. first_step, last_step: the steps between
         which they were made.
@@ -195,10 +195,11 @@ class Parent:
     """A tensor that another tensor, the child, was computed from.
 
     name: the parent's name.
-    call: the call of the parent's record; None for a parameter (or another leaf that lasts): its
-        last record before the child's is meant.
+    call: the call of the parent's record; None for a parameter (or another leaf that lasts), where
+        the parent's last record before the child's is meant.
     steps_back: how many steps before the child the parent was made.
-    pass_index, phase: those of the parent's record; None and "" stand for the child's.
+    pass_index, phase: the pass and phase of the parent's record; None and "" if they are the same
+        as the child's.
     """
 
     name: str
@@ -224,7 +225,7 @@ class Edges:
     first edges of an (attempt, name, phase, call) also hold for passes and shapes without edges of
     their own: see `anchorlib.diagnosis.causes.Lineage`.
 
-    shape: the value's, without sizes that are not plain numbers, such as the ragged size of a
+    shape: the value's shape, without sizes that are not plain numbers, as the ragged size of a
         nested tensor.
     parents: the nearest anchored tensors and parameters that autograd follows; after them those
         that it does not follow, as far as they are known: arguments without a graph that a module

@@ -3,8 +3,8 @@
     ANCHOR_PHASES=train,eval
     ANCHOR_STEPS=0:3,10,100:1000:50,2000:      first:end:stride, as range; without an end, all later
 
-A watched model may have a scope of its own, but it lies within the session's: phases and steps that
-the session leaves out are never recorded.
+A watched model may have a separate scope, but only within the session's scope: phases and steps
+that the session leaves out are never recorded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The class `Series`: the records of one tensor name, kind and mode on one rank, as users read."""
+"""The class `Series`, by which users read the records of one name, kind and mode on one rank."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ KNOWN_FLAGS = int(Flag.VALUE_DROPPED | Flag.STEP_SKIPPED | Flag.SCALED)
 class Series:
     """The records of one name, kind and mode on one rank, in order of execution.
 
-    It has the records that were committed when it was made; ask the Run again for later records.
+    It has the records that were committed when the Series was made; for later records, ask the Run
+    for a new one.
     """
 
     def __init__(self, reader: RankReader, entry: SeriesEntry, rows: Array) -> None:
@@ -69,12 +70,12 @@ class Series:
 
     @property
     def stored(self) -> tuple[RankReader, int, Array]:
-        """The place of the records: (reader of the rank, number of the series, row numbers)."""
+        """Where the records are stored: (reader of the rank, number of the series, row numbers)."""
         return self._reader, self._entry.id, self._rows
 
     @property
     def columns(self) -> Columns:
-        """A mapping from column names ("step", "min", "digest", …) to arrays, an entry a record."""
+        """A mapping from column names ("step", "min", …) to arrays, with one entry per record."""
         return Columns(self._reader, self._rows)
 
     @property
@@ -114,7 +115,7 @@ class Series:
         attempt: int | None = None,
         kept: bool | None = None,
     ) -> Series:
-        """Return a Series of the records that match every given coordinate; None matches all.
+        """Return a Series of the records that match every argument; None matches all.
 
         steps: a range or a sequence of step numbers. kept: True takes records whose values are
             stored, False those with a summary alone. The Series may be empty.
@@ -139,8 +140,8 @@ class Series:
         """Return all values, shape (record, *tensor shape); bfloat16 and fp8 as float32.
 
         Raises RaggedError where records differ in shape or dtype, ValuesNotKeptError where the
-        values of some record were not kept (`where(kept=True)` leaves such records out, `records`
-        goes through all), DamagedError for values that are not those that were recorded.
+        values of some record were not kept (use `where(kept=True)` to leave such records out, or
+        `records` to go through all), DamagedError where stored values are not those recorded.
         """
         raw, dtype = self.raw()
         return dtypes.decode(raw, dtype)
@@ -154,7 +155,7 @@ class Series:
         return self._reader.stack(self._rows), dtype
 
     def form(self) -> tuple[str, tuple[int, ...]]:
-        """Return (dtype, shape) of the records, which must be equal for all of them.
+        """Return the (dtype, shape) that all records have in common.
 
         Raises RaggedError where they differ, ValuesNotKeptError where the values of a record were
         not kept, UnknownTensorError where there is no record.
@@ -174,11 +175,11 @@ class Series:
     def at(
         self, *, step: int, pass_index: int = 0, call: int = 0, phase: str | None = None
     ) -> Record:
-        """Return the record at a step, pass and call; the last where several were recorded there.
+        """Return the record at a step, pass and call; if there are several, the last one recorded.
 
-        phase: None takes the only phase that has a record there. Raises UnknownTensorError where
-            there is none, AmbiguousTensorError where several phases have a record there and no
-            `phase` is given.
+        phase: the record's phase; None if only one phase has a record at this step, pass and call.
+        Raises UnknownTensorError if there is no record, AmbiguousTensorError if several phases have
+        one and `phase` is None.
         """
         records = self.where(steps=[step], pass_index=pass_index, call=call, phase=phase)
         if not len(records):
@@ -194,8 +195,8 @@ class Series:
     def records(self, *, summaries: bool = False) -> Iterator[Record]:
         """Yield each record; its values are read when the iteration comes to it.
 
-        summaries: give every record its summary, whose histogram may have to be counted from the
-            values. Otherwise records with values come without a summary.
+        summaries: whether records with values get a summary too, whose histogram may have to be
+            counted from the values. Records without values always have one.
         Raises DamagedError as `values` does.
         """
         for index in range(len(self)):
@@ -204,7 +205,7 @@ class Series:
     def record(self, index: int, *, summary: bool = False) -> Record:
         """Return the record at position `index` (from 0) of the series.
 
-        summary: give it its summary also where its values are stored.
+        summary: whether a record with values gets a summary too; one without values always has it.
         """
         row = int(self._rows[index])
         cell = self._reader.cell
@@ -235,7 +236,7 @@ class Series:
         )
 
     def histogram(self, *, steps: Sequence[int] | range | None = None) -> Log2Histogram:
-        """Return one log2 histogram of all elements of all records, or of those of some steps.
+        """Return one log2 histogram of all elements of all records, or of the records of `steps`.
 
         Values are read only for records without a stored histogram. Raises DamagedError.
         """
@@ -265,9 +266,9 @@ class Series:
     def to_xarray(self, chunks: Chunks | None = None) -> xarray.DataArray:
         """Return all values as a DataArray, with step, pass, call, … along "record".
 
-        chunks: None reads the values now. Otherwise they are a dask array, whose chunks are read
-            by the process that computes them: {} has the chunks of the store, "auto" puts several
-            small ones together, {"record": 100} or a number sets their size.
+        chunks: None reads the values now. Otherwise the values are a dask array, and the process
+            that computes a chunk reads it: {} takes the chunks of the store, "auto" joins small
+            chunks, {"record": 100} or a number sets their size.
         Raises as `values` does, MissingExtraError where xarray (and dask, for chunks) is not
         installed, OptionError for chunks that do not fit the values.
         """

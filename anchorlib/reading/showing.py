@@ -43,7 +43,7 @@ def series_line(series: ReadableSeries) -> str:
 
 
 def run_html(run: ReadableRun) -> str:
-    """Return the HTML that a notebook shows for a run: its `repr` and a table of 20 tensors."""
+    """Return the HTML that a notebook shows for a run: its `repr` and up to 20 of its tensors."""
     infos = run.tensors()
     rows = [
         (

@@ -1,4 +1,4 @@
-"""Log2 histograms of the tensors that a selector names, each over all ranks, for `Run`."""
+"""Makes the histograms that `Run` returns: one for each tensor of a selector, over all ranks."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class TensorHistogram:
 
 
 def gradients_first(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Choose one kind for each name, for a selector that gives no kind: gradients, if any.
+    """Return the (name, kind) pairs that a selector without a kind means: gradients, if any.
 
-    pairs: all (name, kind) pairs that the selector matches. Return the pairs it means: for each
-    name `grad`, else `pass_grad`; names without a gradient are left out. Where no name has a
-    gradient, each name has its first kind. So a gradient and a value never share a histogram.
+    pairs: all (name, kind) pairs that the selector matches. If any name has a gradient, the result
+    has `grad`, else `pass_grad`, for each name, and leaves out names without either. If no name has
+    a gradient, each name has its first kind. So a gradient and a value never share a histogram.
     """
     for kinds in (GRADIENTS, tuple(dict.fromkeys(kind for _, kind in pairs))):
         gradients = [_first_kind(name, kinds, pairs) for name in dict.fromkeys(n for n, _ in pairs)]
@@ -61,9 +61,10 @@ def _first_kind(
 
 
 def pairs_meant(selector: str, known: Sequence[tuple[str, str]], run: str) -> list[tuple[str, str]]:
-    """Return the (name, kind) pairs that a selector means, of those that are known in a run.
+    """Return those of a run's (name, kind) pairs that a selector means.
 
-    A selector without a kind means those of `gradients_first`. Raises UnknownTensorError.
+    known: all pairs of the run. run: its name, for error messages. If the selector gives no kind,
+    `gradients_first` chooses the kind of each name. Raises UnknownTensorError.
     """
     pairs = select([selector], known, where=f" in {run}")
     names = {name for name, _ in pairs}
@@ -109,7 +110,8 @@ def histogram_of_series(
 def _check_modes(run: str, pair: tuple[str, str], modes: list[str]) -> None:
     """Raise AmbiguousTensorError where a tensor was recorded in several modes.
 
-    pair: its name and kind. Pooled histograms would count its elements twice.
+    pair: the tensor's name and kind. modes: its modes. One histogram over the records of several
+    modes would count elements twice.
     """
     if len(modes) > 1:
         raise AmbiguousTensorError(

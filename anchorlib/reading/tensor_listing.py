@@ -117,8 +117,8 @@ def _missing(gaps: Iterable[Gap]) -> dict[Key, int]:
 class _Described(NamedTuple):
     """What a listing of tensors says about one series of one rank.
 
-    shape: common to all records; None for sizes that differ, and where even the number of
-    dimensions does.
+    shape: the shape of the records, with None for a dimension in which they differ; None as a whole
+        where they differ in their number of dimensions.
     figures: (order of the first record, number of records, first step, last step, stored bytes).
     """
 

@@ -1,4 +1,4 @@
-"""Stored arrays turned into torch tensors; torch is imported when the function is called."""
+"""Turns stored arrays into torch tensors; torch is imported when `as_tensor` is called."""
 
 from __future__ import annotations
 

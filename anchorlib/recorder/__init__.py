@@ -9,7 +9,7 @@ ring              the ring's memory, and its producer; `layout` says what each b
 copies            records whose values a device (a GPU) writes after their slot was published
 statement_placer  places definitions and `statements` in the ring; `statement_json`: their encoding
 definitions       what the numbers of streams and layouts in slots mean, as the drain looks it up
-drain             the other end of the ring: hands what waits to the sink, and marks how far it is
+drain             the other end of the ring: hands waiting records to the sink, marks how far it is
 slot_records      the records in slots as columns, with digests and summaries of their values
 lost_records      counts the records that did not reach the sink whole
 asks              the requests to a drain beside the records: flush and close

@@ -64,7 +64,7 @@ class Asks:
             self._waiting.append(ask)
 
     def due(self, done: int) -> Ask | None:
-        """Remove and return the next request if it is due; else, or if there is none, return None.
+        """Remove and return the next request if it is due; otherwise return None.
 
         done: how many slots (records and statements) of the ring are in the sink; a request is due
             from `Ask.after` on.
@@ -140,17 +140,18 @@ class OpenAsks:
 
 
 class Host(Protocol):
-    """The interface that a drain, which empties a ring, needs of what runs it: thread or process.
+    """The interface of a thread or process that runs a drain, as the drain calls it.
 
-    Its methods `answer` and `warn` never raise.
+    A drain empties a ring into a sink. The methods `answer` and `warn` never raise.
     """
 
     def answer(self, ask: Ask, answer: int | Exception) -> None:
         """Give the trainer the answer to its request `ask`."""
 
     def flushing(self, ask: Ask, flushing: Flushing, show: Callable[[], None]) -> None:
-        """Answer the request `ask` for a flush, which the sink has begun and `flushing` waits for.
+        """Answer the request `ask` for a flush, which the sink has begun.
 
+        flushing: its `wait` blocks until the flush is done.
         show: updates the counters in the ring; to be called when the flush has ended.
         """
 

@@ -28,7 +28,7 @@ _LOOK_SECONDS: Final = 0.25  # between two looks at devices while somebody waits
 
 
 class Lane(Protocol):
-    """The interface of copies that run one after the other, as in one CUDA stream."""
+    """The interface of a lane: copies that run one after the other, as in one CUDA stream."""
 
     @property
     def is_idle(self) -> bool:
@@ -39,7 +39,7 @@ class Lane(Protocol):
 
 
 class Copier(Lane, Protocol):
-    """The interface of what copies values from devices, each device in a lane of its own.
+    """The interface of an object that copies values from devices, with one lane per device.
 
     Any thread may call the methods. A copier is idle if all of its lanes are.
     """
@@ -66,7 +66,7 @@ class Copier(Lane, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A record's source that is a tensor `x` on a device: `copier` brings its values later.
+    """The source of a record whose values are in a tensor `x` on a device; `copier` copies them.
 
     fields: further values that only the device has (as the loss scale), each with its byte offset
         in the record's slot.
@@ -80,7 +80,7 @@ class Later:
 class _Destination(NamedTuple):
     """The address to which the values of one record are to be copied.
 
-    number: the number of the record's slot in the ring. source: the values.
+    number: the number of the record's slot in the ring. source: the tensor and its copier.
     owner: an object that keeps the memory at `address` alive; None for memory of the ring.
     """
 
@@ -181,8 +181,8 @@ class Copies:
     def watch(self, asked: Future[Any], timeout: float | None) -> None:
         """Wait for the future `asked`, at most `timeout` seconds, and call `settle` meanwhile.
 
-        A failed device would otherwise keep the drain waiting, which has to answer `asked`. Returns
-        at once while no copy is under way.
+        Without `settle` the drain, which has to answer `asked`, would wait for values from a failed
+        device. Returns at once while no copy is under way.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while (self._running or self._places) and not asked.done():

@@ -1,4 +1,4 @@
-"""The drain: it reads the slots of the ring, makes blocks of columns of them, and feeds the sink.
+"""The drain: it reads slots of the ring, puts records into blocks of columns, and feeds the sink.
 
 One thread calls a drain, in the trainer or in the recorder process, and only the drain calls the
 sink. Where the sink raises, the records are counted as lost and stated as a gap, and one warning is
@@ -38,12 +38,12 @@ _SOON_SECONDS: Final = 0.005
 
 @dataclass(frozen=True, slots=True)
 class PredecessorState:
-    """The state in which drains that have died left the ring that they emptied, for the next drain.
+    """What earlier drains of a ring, which have died, left for the next drain of the same ring.
 
     definitions: the definitions (of series and so on) in the slots that were consumed.
     drains: how many drains of this ring there were before.
-    ahead: how many records, from the first slot on that is not consumed, a sink has nevertheless:
-        these must not be put again.
+    ahead: how many records, counted from the first slot that is not consumed, a sink has already;
+        they must not be put again.
     lost: how many records were lost with the earlier drains.
     """
 
@@ -87,7 +87,7 @@ class Drain:
         self._mark()
 
     def _count_on(self, lost: int) -> None:
-        """Begin with the loss counts of earlier drains of the ring, less what the sink counts.
+        """Start with the loss counts of earlier drains, minus those that the sink itself counts.
 
         lost: further records that were lost with the earlier drains.
         """
@@ -178,7 +178,7 @@ class Drain:
         self._ring.advance((self.done, self._freed, *counted))
 
     def _batch(self) -> Array:
-        """Return copies of the next slots, cut before the first that may still get its values.
+        """Return copies of the next slots, up to the first one whose values may still come.
 
         They are at most 2048 slots, with about 8 MiB of values, and end where the next request
         (a flush or the close) is due. The result is empty if no slot is ready.
@@ -200,10 +200,10 @@ class Drain:
     def _settled(self, heads: Array, seqs: Array, expected: Array) -> Array:
         """Cut `heads` before the first slot whose values may still come; return what is left.
 
-        heads: copies of slots (fixed-size entries of the ring). seqs: their field `seq` as read
-        first.
-        expected: the `seq` of slots that have their values. In the result, `seq` is `VOID` for
-        slots whose values never come.
+        heads: copies of slots (fixed-size entries of the ring). seqs: the field `seq` of each slot,
+        read before the copies were made.
+        expected: the `seq` that each slot has once its values are there. In the result, `seq` is
+        `VOID` for slots whose values never come.
         """
         there = seqs == expected
         settled = there | (seqs == expected | np.uint64(VOID))

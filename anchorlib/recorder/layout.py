@@ -80,7 +80,7 @@ class Word(IntEnum):
 
 
 class Mark(IntEnum):
-    """The words of a mark: how far the consumer of the ring has come, as it wrote it down last.
+    """The words of a mark, in which the consumer of the ring notes how far it has come.
 
     There are two marks, and the word `ACTIVE` says which of them is valid. The consumer writes the
     other one, then changes `ACTIVE`, then writes `Word.CONSUMED` for the producer. So a consumer

@@ -36,7 +36,7 @@ _ALIVE_SECONDS: Final = 30.0  # within which a dead trainer's records have to re
 
 
 class DrainHost:
-    """What connects the drain, which empties the ring in this process, with the trainer in another.
+    """The `Host` of the drain in this process: it exchanges messages with the trainer's process.
 
     bell: an eventfd that wakes the drain. alone: whether the trainer has ended.
     """
@@ -98,7 +98,7 @@ class DrainHost:
     def give_back(self, number: int) -> None:
         """Unmap the memory `number`, as its record is in the sink.
 
-        The trainer frees its own mapping when it sends the next such memory.
+        The trainer frees its own mapping when it lends memory for the next large record.
         """
         with self._came:
             self._lent.pop(number, None)
@@ -111,7 +111,7 @@ class DrainHost:
     # -- the listening thread
 
     def listen(self) -> None:
-        """Handle the trainer's messages, on a thread of its own, until the trainer has ended."""
+        """Handle the trainer's messages until the trainer has ended; runs in a separate thread."""
         try:
             while (heard := self._messages.receive()) is not None:
                 self._handle(*heard)

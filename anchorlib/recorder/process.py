@@ -53,7 +53,7 @@ class RecorderProcess:
 
     lock: the lock of the rank's files, which this process holds; None where the store is a
         collector.
-    on_start: called first in the thread that empties the ring where no recorder process can.
+    on_start: called at the start of a thread that empties the ring, where no recorder process can.
     """
 
     given_up = "the recorder process was ended, and the run is as it left it"
@@ -87,7 +87,7 @@ class RecorderProcess:
         self._listener.start()
 
     def _start(self) -> tuple[subprocess.Popen[bytes], MessageSocket]:
-        """Start a recorder process, which goes on where the ring says that the last one was.
+        """Start a recorder process, which goes on at the slot that the last one had come to.
 
         Returns the process and the trainer's end of the connection to it. Raises OSError.
         """
@@ -197,8 +197,8 @@ class RecorderProcess:
     def defined(self, slot: int, text: bytes) -> None:
         """Keep the JSON of a definition (of a series or layout), which slot `slot` will hold.
 
-        A recorder that replaces a dead one may begin behind that slot of the ring, and needs the
-        definition.
+        A recorder that replaces a dead one may begin after that slot of the ring, and still needs
+        the definition.
         """
         self._definitions.append((slot, text.decode()))
 

@@ -58,8 +58,8 @@ class MessageSocket:
 def encoded_fault(fault: Exception) -> list[str]:
     """Encode an exception for JSON as [class, message, kind].
 
-    The class is "" for an exception that is not one of anchorlib's; its name is in the message
-    then. The kind is that of a CollectorError, else "".
+    The class is "" for an exception that is not one of anchorlib's: then the message begins with
+    the class's name. The kind is that of a CollectorError; it is "" for other exceptions.
     """
     ours = type(fault).__name__ if isinstance(fault, AnchorError) else ""
     said = str(fault) if ours else f"{type(fault).__name__}: {fault}"
@@ -67,7 +67,7 @@ def encoded_fault(fault: Exception) -> list[str]:
 
 
 def fault_of(encoded: Sequence[str]) -> Exception:
-    """Return the exception that `encoded_fault` encoded; one not of anchorlib as a StoreError."""
+    """Return the exception that `encoded_fault` encoded; a StoreError if it was not anchorlib's."""
     name, said, kind = encoded
     fault: Exception = getattr(errors, name, StoreError)(said) if name else StoreError(said)
     if isinstance(fault, CollectorError):

@@ -41,7 +41,7 @@ _BEGIN_SECONDS: Final = 10.0
 def ring_size(limit_bytes: int) -> int:
     """Return how many bytes a ring needs for payload if at most `limit_bytes` of values may wait.
 
-    Definitions and statements have room of their own, beside that of values.
+    Definitions and statements get further room, in addition to that for values.
     """
     return aligned(limit_bytes) + STATEMENT_BYTES
 
@@ -51,11 +51,11 @@ class RecordQueue:
 
     limit_bytes: the most bytes of values that may wait. A single record that is larger is still
         recorded, while no other waits.
-    on_full: what becomes of a record where the queue is full (see `RecordPlacer`).
+    on_full: what is done with a record for which the queue has no room (see `RecordPlacer`).
 
     records: places the records. lock: guards the queue; a thread may hold it while it makes
-        records. A thread that has put a record with later values calls `fill` after it has released
-        the lock.
+        records. A thread that has put a record whose values come later calls `fill` after it has
+        released the lock.
     putter: the compiled code that places ordinary records; None without it, and after `close`.
     """
 
@@ -125,7 +125,7 @@ class RecordQueue:
     def stream(self, name: str, kind: str, mode: str, phase: str, *, keeps: bool) -> int:
         """Return the stream number for `records.put`, which stands for a series in one phase.
 
-        A new stream is defined in the ring first; -1 is returned if that has no room for it now.
+        A new stream is first defined in the ring; the result is -1 if the ring has no room for it.
         keeps: whether the series' mode keeps values.
         """
         with self.lock:
@@ -134,7 +134,7 @@ class RecordQueue:
     def layout(self, dtype: str, shape: tuple[int, ...]) -> int:
         """Return the layout number for `records.put`, which stands for a dtype and shape.
 
-        A new layout is defined in the ring first; -1 is returned if that has no room for it now.
+        A new layout is first defined in the ring; the result is -1 if the ring has no room for it.
         """
         with self.lock:
             return self._placer.layout(dtype, shape)

@@ -67,9 +67,9 @@ class RecordPlacer:
     limit_bytes: the most bytes of values that may wait. A single record that is larger is still
         recorded, while no other waits.
     on_full: what `put` does where the ring is full. "block": it waits. "drop" and "raise": only
-        the record's summary is stored, and the loss is counted; an eighth of the room is reserved
-        for such records, and one that finds no room there either is left out. With "raise" the next
-        `check` raises QueueFullError as well.
+        the record's summary is stored, and the loss is counted. An eighth of the room is reserved
+        for these records; if that is full too, the record is lost. With "raise" the next `check`
+        raises QueueFullError as well.
 
     room: bytes of payload that records with values may use. taken: how many records were placed.
     closing: whether the queue is closing, so that records are refused.
@@ -123,7 +123,7 @@ class RecordPlacer:
         """Place a record in the ring, or count it as lost. Raises nothing.
 
         source, nbytes: where the values come from, and their size.
-        stream, layout: what the queue's methods of these names returned.
+        stream, layout: the numbers that `RecordQueue.stream` and `RecordQueue.layout` returned.
         at: step, pass, call and phase. order: the record's place in the run.
         scale: the loss scale of a gradient.
         flags: bits of `Flag`. count: how many observations the record sums up.
@@ -153,7 +153,7 @@ class RecordPlacer:
         self._put_full(_Put(source, nbytes, stream, layout, at, order, scale, flags, count))
 
     def placed(self, nbytes: int) -> None:
-        """Count a placed record of `nbytes` bytes; wake what empties the ring if that is due."""
+        """Count a placed record of `nbytes` bytes; wake the drain if enough bytes are waiting."""
         self.taken += 1
         self._since = since = self._since + nbytes + SLOT_BYTES
         if since >= self._urgent:
@@ -229,9 +229,10 @@ class RecordPlacer:
             self._publish_now(put, number, address, SlotKind.OUTSIDE, owner)
 
     def _put_bare(self, put: _Put) -> None:
-        """Place a record in the reserved room, or count it as lost; only its summary is stored.
+        """Place a record of which only the summary is to be stored, or count it as lost.
 
-        Its values are in the ring until the drain has computed the summary.
+        It goes into the reserved room. Its values stay in the ring until the drain has computed the
+        summary.
         """
         with self._producer as producer:
             pos = producer.place(put.nbytes, self._limit)

@@ -30,7 +30,7 @@ class RecorderPlan:
     store, options: the directory or URL, and how the rank is recorded there.
     payload: bytes of the ring's payload.
     writers: writers' secrets, in hex. For a directory, the secret of its one writer; for a
-        collector, a secret for each recorder so far, each of which has a spool of its own.
+        collector, one for each recorder so far, since each recorder has a separate spool.
     drains: how many recorders there were before.
     definitions: the JSON texts of stream and layout definitions that the ring no longer holds.
     """

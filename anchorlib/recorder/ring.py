@@ -79,7 +79,7 @@ def aligned(nbytes: int) -> int:
 
 
 def ring_bytes(slots: int, payload: int) -> int:
-    """Return the size in bytes of a ring with so many slots and so many bytes of payload."""
+    """Return the size in bytes of a ring with `slots` slots and `payload` bytes of payload."""
     return _payload_at(slots) + payload
 
 
@@ -135,7 +135,7 @@ class Ring:
     def advance(self, mark: Sequence[int]) -> None:
         """Write the consumer's progress: `mark` has one number for each member of `Mark`.
 
-        A consumer that is killed in the middle of this leaves the mark of before.
+        If the consumer is killed in the middle of this, the previous mark stays valid.
         """
         other = 1 - self[Word.ACTIVE]
         self.words[_mark_words(other)] = memoryview(array("Q", mark))
@@ -190,7 +190,7 @@ class Producer:
     """Places records in a ring, one after the other, each whole before it can be seen.
 
     No other record may be placed between `place` and `publish`, and a signal handler might try. So
-    the caller makes both calls inside `with producer`, and only where `placing` is False before.
+    the caller makes both calls inside `with producer`, after it has seen that `placing` is False.
 
     The consumer relies on stores to memory becoming visible in the order in which Python makes
     them. On x86-64 the processor keeps that order; for a thread of this process Python's lock does.
@@ -214,7 +214,7 @@ class Producer:
         self.placing = False
 
     def place(self, nbytes: int, room: int) -> int:
-        """Return the position at which `nbytes` bytes of values may be written; -1 if none is free.
+        """Return the position at which `nbytes` bytes of values may be written; -1 without room.
 
         room: how many bytes of the payload may be in use, these values included.
         """

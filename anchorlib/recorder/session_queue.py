@@ -91,7 +91,7 @@ def process_queue(
     store: a directory, or a collector's URL; a collector need not answer yet.
     on_start: called first in that thread.
 
-    Raises what opening the store raises.
+    Raises the errors of opening the store.
     """
     plan, lock = _planned(store, options)
     try:

@@ -1,4 +1,4 @@
-"""The records in slots of the ring as columns, with what is computed of their values."""
+"""Turns records in slots of the ring into columns, with digests and summaries of their values."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class SlotRecords:
     def block(self, heads: Array) -> RowBlock:
         """Return the records of `heads` as columns, with digests and summaries of their values.
 
-        heads: slots of records only, no statements. Values are kept where the series' mode stores
-        them, and the slot does not say that they are to be dropped.
+        heads: slots of records only, no statements. Values are kept if the series' mode stores
+        them, unless the slot says that they are to be dropped.
         """
         definitions = self._definitions
         values = self.values(heads)

@@ -1,4 +1,4 @@
-"""Definitions and statements as JSON, in which slots of kind `STATEMENT` bring them to the drain.
+"""The JSON of definitions and statements, which slots of kind `STATEMENT` carry to the drain.
 
 A definition says what the number of a stream (a series in one phase) or of a layout (a dtype and
 shape) stands for, before its first use. Statements are gaps, lineage, entries of the header, and
@@ -49,7 +49,7 @@ def statement(
 ) -> bytes:
     """Return the JSON of one statement, which accompanies the records through the ring.
 
-    gaps: counts of what was not recorded. edges: lineage, that is, from what values were computed.
+    gaps: counts of what was not recorded. edges: lineage, i.e. what each value was computed from.
     header: entries of the run header. operations: entries of the log of traced operations.
     """
     return _encoded(
@@ -71,7 +71,7 @@ def gaps_of(stated: Mapping[str, Any]) -> list[Gap]:
 
 
 def edges_of(stated: Mapping[str, Any]) -> list[Edges]:
-    """Return the lineage (from what values were computed) in the parsed JSON of a statement."""
+    """Return the lineage (what each value was computed from) in the parsed JSON of a statement."""
     return [_edges(fields) for fields in stated["edges"]]
 
 

@@ -96,7 +96,7 @@ class StatementPlacer:
         return True
 
     def _place(self, text: bytes, *, defines: bool = False) -> bool:
-        """Place the JSON of a statement or definition in the ring; return whether that had room.
+        """Place the JSON of a statement or definition; return whether the ring had room for it.
 
         defines: whether it is a definition (of a series and so on), which the worker keeps as well.
         """
@@ -171,7 +171,7 @@ class StatementPlacer:
 
 
 def _lineage(edges: list[Edges]) -> list[bytes]:
-    """Return JSON texts that state from what values were computed (their lineage), in order.
+    """Return JSON texts that state `edges`, what each value was computed from, in order.
 
     Each text holds as many of `edges` as fit into STATEMENT_BYTES, found by halving; a text with
     the edges of a single value may be larger.

@@ -94,8 +94,8 @@ class PendingStatements:
 class StatementBatch:
     """Statements that are handed to the sink together.
 
-    gaps: counts of what was not recorded. edges: from what values were computed. header: entries of
-    the run header. operations: entries of the log of traced operations.
+    gaps: counts of what was not recorded. edges: what each value was computed from.
+    header: entries of the run header. operations: entries of the log of traced operations.
     """
 
     gaps: list[Gap]

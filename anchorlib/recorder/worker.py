@@ -10,7 +10,7 @@ __all__ = ["Worker"]
 
 
 class Worker(Protocol):
-    """The interface of what runs a drain, which empties a ring into a sink.
+    """The interface of the thread or process that runs a drain, which empties a ring into a sink.
 
     Any thread of the trainer may call the methods, one at a time.
     """
@@ -46,7 +46,7 @@ class Worker(Protocol):
     def defined(self, slot: int, text: bytes) -> None:
         """Keep the JSON of a definition (of a series and so on), which slot `slot` will hold.
 
-        A drain that replaces a dead one may begin behind that slot of the ring, and needs the
+        A drain that replaces a dead one may begin after that slot of the ring, and still needs the
         definition.
         """
 

@@ -23,7 +23,7 @@ Source = tuple[Key, int, Series, int]
 
 
 class BinCache:
-    """The histograms counted so far, by line (name, kind, mode, phase) of the page and rank.
+    """The histograms counted so far, by rank and by line (name, kind, mode, phase) of the page.
 
     A live run only grows at its end, so a page that is made again counts only the new records.
     """
@@ -69,10 +69,10 @@ def binned(
 ) -> Bins:
     """Return the histograms of `sources`, added up by line and by window of `width` adjacent steps.
 
-    A line is the records of one name, kind, mode and phase, a row of the page. sources: a line's
-    key, a rank, its series and the line's index, for each series. steps: all steps of the run,
-    ascending. lines: how many lines there are. progress: called with (sources counted, all
-    sources).
+    A line is the records of one name, kind, mode and phase, a row of the page.
+    sources: for each series, (the key of its line, its rank, the series, the index of its line).
+    steps: all steps of the run, ascending. lines: how many lines there are.
+    progress: called with (sources counted, all sources).
     """
     cache = cache or BinCache()
     windows = -(-len(steps) // width) if len(steps) else 0

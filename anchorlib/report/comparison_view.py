@@ -51,11 +51,12 @@ class Contrast:
     A line of the page is a name, kind, mode and phase; a column is a step, or some adjacent steps;
     a cell is a line in a column.
     plain: the verdict and everything else that goes into the document unchanged.
-    grid: (lines, columns) float64, the error of each cell's worst pair in eps, or EQUAL,
-        UNMEASURED, NONFINITE; NaN where the cell has no pair.
+    grid: (lines, columns) float64, the error of each cell's worst pair in eps, or a constant:
+        EQUAL, UNMEASURED (no error is known), NONFINITE (a value is finite in one run alone); NaN
+        where the cell has no pair.
     cells: columns with a row for each cell that differs, ascending by `cell` = line * columns +
         column: `pairs` and `differing` count the pairs of the cell; pass_index, call, rank, step
-        and the Measure are those of its worst pair.
+        and the measures are those of its worst pair.
     nearby: values around the worst element of a pair: {cell, start, worst, shape, a, b,
         difference}.
     footprints: where in their tensors the first divergence and the origins (where differences
@@ -114,8 +115,8 @@ def _severity(alignment: Alignment, measures: Measures | None) -> Array:
 def _cells(alignment: Alignment, a: RunView) -> Array:
     """Return the cell of each pair, line * columns + column; -1 where the page has no such cell.
 
-    A line is a name, kind, mode and phase, a column some steps. A run may have grown between the
-    moment when its page was made and the comparison.
+    A line is a name, kind, mode and phase, a column some steps. The run may have grown after `a`
+    was made: then the page has no cell for the newest pairs.
     """
     table = alignment.a
     rows = {(o.name, o.kind, o.mode, o.phase): row for row, o in enumerate(a.lines)}
@@ -174,7 +175,7 @@ def _worst(
 
 
 def _measured(measures: Measures | None, pairs: Array) -> dict[str, Array]:
-    """Return the measures of some pairs (by index), by name; NaN where a pair was not measured."""
+    """Return {name of a measure: its value for each of `pairs`}; NaN for a pair not measured."""
     columns = {name: np.full(len(pairs), np.nan) for name in MEASURES}
     if measures is not None and len(measures):
         place = np.minimum(np.searchsorted(measures.pair, pairs), len(measures) - 1)
@@ -259,7 +260,10 @@ def _plain(comparison: Comparison, a: RunView, b: RunView, number: int) -> dict[
 
 
 def _section(section: Section, a: RunView) -> dict[str, Any]:
-    """Return a section of an answer as the page shows it: at most ENTRIES entries, with cells."""
+    """Return a section of the comparison's answer as fields for the page's script.
+
+    It has at most ENTRIES entries, each with the line and column of its cell, or -1 without one.
+    """
     return {
         "key": section.key,
         "title": section.title,
@@ -294,8 +298,8 @@ def _place_fields(place: Place, a: RunView) -> dict[str, Any]:
 def _partners(comparison: Comparison, a: RunView, b: RunView) -> list[int]:
     """Return for each line of the first run the index of the other run's line; -1 without one.
 
-    A line is the records of one name, kind, mode and phase. One that was recorded in another mode
-    is taken only where none has the same mode.
+    A line is the records of one name, kind, mode and phase. A line of another mode is taken only
+    where the other run has none of the same mode.
     """
     names = {one.a: one.b for one in comparison.renamed}
     full = {(o.name, o.kind, o.mode, o.phase): row for row, o in reversed([*enumerate(b.lines)])}

@@ -1,4 +1,4 @@
-"""The data of a page: which fields of views and contrasts go to the browser, and how encoded."""
+"""The data of a page: what the browser gets of each `RunView` and `Contrast`, and in which form."""
 
 from __future__ import annotations
 

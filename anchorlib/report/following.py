@@ -22,7 +22,7 @@ __all__ = ["Followed"]
 class Followed:
     """The data of a page of some runs, brought up to date when a reader asks for it.
 
-    compared: compares the first of the runs with each other one. source: the address where the page
+    compared: compares the first run with each of the others. source: the address where the page
         asks for newer data.
     """
 
@@ -44,8 +44,8 @@ class Followed:
         """Return the data of the page and its tag, which names this state of the runs.
 
         The data is made again if the runs have grown. have: the tag of the reader's data, "" if it
-        has none. A reader that has data gets the present data at once while another reader's
-        request makes the next.
+        has none. A reader with data does not wait while another reader's request makes newer data:
+        it gets the present data.
         Raises CollectorError, StoreError.
         """
         if self._lock.acquire(blocking=not (have and self._tag)):
@@ -70,7 +70,7 @@ class Followed:
         self._tag = tag
 
     def _judged(self) -> tuple[list[Comparison], str]:
-        """Return the comparisons and ""; or none, and a sentence that says why.
+        """Return the comparisons and ""; if they failed, [] and a sentence that says why.
 
         The runs are shown also where they cannot be compared.
         """

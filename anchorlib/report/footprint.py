@@ -90,7 +90,7 @@ def _footprint(cell: int, difference: Array) -> Footprint:
 
 
 def _split(shape: tuple[int, ...]) -> int:
-    """Return how many first axes make the rows, so that the matrix is as square as can be."""
+    """Return how many leading axes make the rows of a matrix that is as square as can be."""
     sizes = [int(np.prod(shape[:k], dtype=np.int64)) for k in range(len(shape) + 1)]
     if sizes[-1] == 0 or len(shape) < 2:
         return 0
@@ -98,7 +98,7 @@ def _split(shape: tuple[int, ...]) -> int:
 
 
 def _smaller(matrix: Array) -> Array:
-    """Return the matrix in at most SIDE × SIDE blocks, each the worst of its elements.
+    """Return a picture of at most SIDE × SIDE entries, each the worst element of a block.
 
     The worst is NONFINITE, then the largest difference, then EQUAL.
     """

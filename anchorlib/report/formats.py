@@ -13,7 +13,7 @@ __all__ = ["FormatLimits", "format_limits"]
 
 @dataclass(frozen=True, slots=True)
 class FormatLimits:
-    """The limits of one number format, by which values are counted that it cannot hold.
+    """The limits of one number format, for counting the values that the format cannot hold.
 
     All are exact in float64; `anchorlib.summary.shares_as` counts by them.
     name: as "bf16".

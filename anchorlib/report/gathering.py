@@ -97,7 +97,7 @@ def _apart(run: Run) -> tuple[str, ...]:
 
 
 def _width(cells: int, budget: int) -> int:
-    """Return how many steps must share a column so that of `cells` at most `budget` remain."""
+    """Return how many steps must share a column so that `cells` cells become at most `budget`."""
     return max(1, -(-cells // budget))
 
 
@@ -210,8 +210,8 @@ def _exact(make: Callable[[Array, Array], ExactSums], cells: Array, values: Arra
 def _nonfinite(parts: list[LineRecords], places: list[int]) -> tuple[Nonfinite | None, int]:
     """Return the first record with a NaN or an infinity, and how many lines have any.
 
-    A line is the records of one name, kind, mode and phase. The first is that of the earliest step
-    and order, of several ranks the lowest; None where all are finite. places: for each part the
+    A line is the records of one name, kind, mode and phase. The first is the earliest by
+    step, then by order, then the lowest rank; None where all are finite. places: for each part the
     index of its line.
     """
     firsts: list[tuple[tuple[int, int], LineRecords, int, int]] = []

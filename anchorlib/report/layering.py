@@ -52,8 +52,8 @@ def _heights(count: int, edges: Sequence[Edge]) -> list[int]:
 def _ordered(upward: Sequence[_Row]) -> list[list[int]]:
     """Return the rows of nodes and crossing edges, each sorted so that few edges cross.
 
-    The order is by the mean place of what each node or edge leads to in the row below. upward: the
-    rows from bottom to top, which is also the order of the result.
+    Each row is sorted by the mean position, in the row below, of the nodes and edges that an entry
+    leads to. upward: the rows from bottom to top, which is also the order of the result.
     """
     ordered: list[list[int]] = []
     for row in upward:

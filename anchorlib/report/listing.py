@@ -24,7 +24,7 @@ def query_of(names: Sequence[str]) -> str:
 
 
 def list_policy() -> str:
-    """Return the Content-Security-Policy of the list: no script, and its form goes to us alone."""
+    """Return the Content-Security-Policy of the list: no script, a form for this server alone."""
     return (
         f"default-src 'none'; style-src '{hashed(style())}'; img-src data:; base-uri 'none'; "
         "form-action 'self'"

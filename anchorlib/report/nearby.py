@@ -97,7 +97,7 @@ def _around(table: Table, row: int, start: int, stop: int) -> Array:
 def _difference(a: Array, b: Array) -> list[float | None]:
     """Return b − a of each element in float64 (|b − a| if complex).
 
-    None stands for an element of which both runs show the same text.
+    None stands for an element whose values in the two runs have the same text.
     """
     wide = np.complex128 if a.dtype.kind == "c" or b.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):

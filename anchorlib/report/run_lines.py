@@ -1,4 +1,7 @@
-"""The lines of a page, and what else it says of a run, wherever its figures are read from."""
+"""The lines of a page, and the parameters, header and gaps of a run.
+
+They are made in the same way whether the figures are read from ranks or from an archive's counts.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ __all__ = ["gaps_of", "header_of", "line_of", "parameters_of"]
 def line_of(key: tuple[str, str, str, str], info: TensorInfo, **figures: Any) -> Line:
     """Return one line of the page: what was recorded under a name, kind, mode and phase.
 
-    key: these four. info: the totals of the name, kind and mode. figures: the fields of a Line that
-        belong to its phase alone.
+    key: (name, kind, mode, phase). info: the totals of the name, kind and mode. figures: the fields
+        of a Line that belong to its phase alone.
     """
     return Line(
         *key,
@@ -32,8 +35,8 @@ def line_of(key: tuple[str, str, str, str], info: TensorInfo, **figures: Any) ->
 def parameters_of(run: Run) -> set[str]:
     """Return the names of a run's parameters.
 
-    A name is a parameter's if it has a record of a kind that only parameters have, or if a value
-    was computed from it and it is not the result of a call.
+    A name is a parameter's if it has a record of a kind that only parameters have, or if lineage
+    lists it among the parents of a value without a call, as it lists parameters.
     """
     own = {info.name for info in run.tensors() if _is_of_a_parameter(info.kind)}
     return own | {

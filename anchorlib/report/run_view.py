@@ -143,7 +143,7 @@ class Nonfinite:
     line: the index of the record's line (name, kind, mode, phase) in `RunView.lines`. nan, inf: how
         many elements are NaN or infinite, of `numel`. skipped: whether the optimizer skipped that
         step.
-    before: how many of the page's records its rank has before it.
+    before: how many earlier records of the same rank the page shows.
     """
 
     line: int
@@ -186,8 +186,8 @@ class RunView:
     gaps: (reason, number of observations that were not recorded for it).
     nonfinite: the first record with a NaN or an infinity. nonfinite_lines: how many lines have any.
     apart: a sentence for each rank that differs from its peers.
-    is_pooled: whether the figures were read with the index of many ranks, which were not opened:
-        then none of them was compared with its peers.
+    is_pooled: whether the figures come from an archive's counts and not from the ranks themselves;
+        then no rank was compared with its peers.
     """
 
     name: str

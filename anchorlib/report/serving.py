@@ -51,9 +51,9 @@ class Source:
     """Where the served pages get their runs from: functions that are called for each page.
 
     listed: returns the names of the store's runs.
-    alone: returns the runs whose files are in an archive alone, each with that archive.
+    alone: returns {run: archive} for the runs whose files are only in an archive.
     opened: opens a run that `listed`, or the command, names.
-    compared: compares the first of some runs with each other one.
+    compared: compares the first of some runs with each of the others.
     writings: returns the ranks that are being written now.
     """
 
@@ -141,9 +141,9 @@ class _Site:
             return ()
 
     def _alone(self) -> Mapping[str, str]:
-        """Return the runs whose files are in an archive alone, each with that archive.
+        """Return {run: archive} for the runs whose files are only in an archive.
 
-        {} where asking fails: the list of runs is worth showing without archives.
+        The result is {} where asking fails: the list of runs is worth showing without archives.
         """
         try:
             return self._source.alone()
@@ -153,8 +153,8 @@ class _Site:
     def _about(self, name: str, archive: str) -> str:
         """Return a run's size, age and archive as text, for the list of runs.
 
-        archive: the archive that alone has the run's files; "" if there is none. The run's own page
-            says why a run cannot be read.
+        archive: the archive, if the run's files are only there; else "". The run's own page says
+            why a run cannot be read.
         """
         only = f"only in {visible(archive)}" if archive else ""
         try:

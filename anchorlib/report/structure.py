@@ -40,7 +40,9 @@ class StructureNode:
     """A module or a tensor of either run, and how the two runs differ in it.
 
     path: its name. names: how many recorded names the node stands for, its own included.
-    facts: where `change` is "other", what differs, as (fact, A's, B's).
+    change: "added" if only run B has it, "removed" if only run A has it, "other" if both have it
+        and facts differ, "equal" if both have it and none differs.
+    facts: each fact that differs, as (what, run A's, run B's).
     """
 
     path: str
@@ -68,9 +70,9 @@ def structure(comparison: Comparison, a: RunView, b: RunView) -> dict[str, Any]:
 
 
 def _compared(comparison: Comparison, a: RunView, b: RunView) -> list[StructureNode]:
-    """Return a node for every recorded name of either run; a renamed tensor has its name in A.
+    """Return a node for every recorded name of either run; a renamed tensor goes by its name in A.
 
-    a, b: the views of the two runs.
+    a, b: what the page shows of run A and of run B.
     """
     names = {one.b: one.a for one in comparison.renamed}
     looks_a, looks_b = _looks(a, {}), _looks(b, names)
@@ -93,9 +95,10 @@ def _compared(comparison: Comparison, a: RunView, b: RunView) -> list[StructureN
 def _other_module(
     comparison: Comparison, name: str, names: Mapping[str, str]
 ) -> list[tuple[str, str, str]]:
-    """Return how the two runs constructed a module, if they constructed it differently, else [].
+    """Return [("module", A's, B's)] if runs A and B constructed a module differently, else [].
 
-    name: the module's name in A. names: B's names -> A's.
+    A's and B's are texts on how each constructed it. name: the module's name in A. names: B's names
+    -> A's.
     """
     alignment = comparison.alignment
     if alignment is None:
@@ -107,7 +110,7 @@ def _other_module(
 
 
 def _looks(view: RunView, names: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return the (shape, dtype) of each name, as texts: of its value, else of its first other kind.
+    """Return {name: (shape, dtype)} in texts, of its kind `value`, else of the first kind it has.
 
     names: B's names -> A's, for the view of B; {} for that of A.
     """
@@ -137,10 +140,10 @@ def _ways(edges: Mapping[int, Iterable[Edges]], names: Mapping[str, str]) -> dic
 
 
 def _other_ways(a: Sequence[Way], b: Sequence[Way]) -> list[Fact]:
-    """Return the operations and inputs that differ between a way of A alone and one of B alone.
+    """Return the operations and inputs that differ between two ways of computing a name.
 
-    a, b: the ways in which a name was computed. [] where both have the same ways, or where those of
-        either run are not known.
+    a, b: all ways in which runs A and B computed it. The first that only A has is compared with
+        the first that only B has. [] where both have the same ways, or where a run's are not known.
     """
     if not a or not b or set(a) == set(b):
         return []

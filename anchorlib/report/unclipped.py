@@ -29,8 +29,8 @@ def unclipped_norm(
 
     A column of the page is `width` adjacent `steps`. The norms come from `pass_grad` records of
     `parameters` in phase "train", in modes that record each gradient. A column has NaN without such
-    records, where one of its steps had several passes, and where a gradient is not finite. None
-    where every column lacks records or has such a step, and where several ranks recorded.
+    records, where one of its steps had several passes, and where a gradient is not finite. Returns
+    None if no column has these records in steps of one pass only, or if several ranks recorded.
     """
     own = {
         part.info.name: part

@@ -30,7 +30,7 @@ def vicinities(comparison: Comparison) -> list[dict[str, Any]]:
     """Return drawings of the operations around the first origins, where differences begin.
 
     [] unless both runs were traced. Each is {origin: its index in the comparison, sides: the
-    drawings of A and of B}.
+    drawings of run A and of run B}.
     """
     if comparison.runs is None or comparison.ops is None:
         return []
@@ -59,9 +59,9 @@ class _Traced:
     def around(self, *records: Record) -> list[tuple[Graph, int]]:
         """Return, for each record, a graph of the operations around the one that made the record.
 
-        records: of A and of B, each as a table and a row. With each graph comes the index in it of
-            that operation. A record is left out if its step was not traced, or if no operation is
-            known to have made it.
+        records: of A and of B, each as a table and a row. With each graph comes the index of
+            the record's operation in the graph. A record is left out if its step was not traced,
+            or if no operation is known to have made it.
         """
         graphs = []
         for side, record in enumerate(records):
@@ -86,9 +86,9 @@ def _names(comparison: Comparison) -> tuple[str, str]:
 
 
 def _pair(evidence: tuple[Frontier, int]) -> tuple[Record, Record]:
-    """Return the record of A at an origin (where a difference begins), and its partner in B.
+    """Return run A's record at an origin (where a difference begins), and its partner in run B.
 
-    Each is a table and a row in it.
+    Each is (table of records, row in the table).
     """
     alignment, row = evidence[0].alignment, evidence[1]
     at = int(alignment.a_row.searchsorted(row))

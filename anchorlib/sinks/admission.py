@@ -125,7 +125,7 @@ def _name(name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _mode(mode: str) -> str:
-    """Return `mode` if it is the canonical text of a mode, as "Sum(window=2)"; else ""."""
+    """Return `mode` if it is the canonical text of a mode, as "sum:window=2"; else ""."""
     try:
         return mode if str(parse_mode(mode)) == mode else ""
     except AnchorError:

@@ -27,7 +27,7 @@ _KEY_BYTES: Final = 32
 def copy_secret(what: tuple[object, ...]) -> bytes:
     """Return the secret by which this user can continue the copy of one attempt at a rank.
 
-    The same `what`, which are values that identify the attempt and the copy, gives the same secret.
+    what: values that identify the attempt and the copy; equal values give the same secret.
     Raises StoreError if the user's key can neither be read nor written.
     """
     identity = repr(what).encode()

@@ -53,7 +53,7 @@ class DeliveryWarnings:
         _log.warning("anchorlib: %s", sentence)
 
     def may_lose_power(self) -> None:
-        """Log that records are acknowledged which a loss of power may take from the collector."""
+        """Log that the collector acknowledges records that it may still lose in a power loss."""
         _log.warning(
             "anchorlib: the collector at %s acknowledges records that its disk may not have "
             "yet, though durability='power' was asked for; start it with --durability power",
@@ -76,9 +76,9 @@ class DeliveryWarnings:
             )
 
     def closing(self, waiting: int, timeout: float) -> None:
-        """Log that a close waits for `waiting` records; silent on a terminal.
+        """Log that a close waits for `waiting` records, unless stderr is a terminal.
 
-        A terminal shows a progress bar.
+        On a terminal there is a progress bar instead. timeout: the most seconds that it waits.
         """
         if sys.stderr is not None and not sys.stderr.isatty():
             address = self._route.address

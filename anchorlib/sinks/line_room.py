@@ -1,4 +1,4 @@
-"""The room for records that wait for a collector, and what was dropped for want of it.
+"""The room for records that wait for a collector, and counts of what was dropped without room.
 
 The line from a process to its collector is full when its spool, or its memory, holds all that it
 may. An eighth of the room is kept for summaries, so that a full line loses values first and whole
@@ -31,9 +31,9 @@ class LineRoom:
     """Says which records still have room, and counts those that were dropped.
 
     outbox: what waits for the collector. spool: where it waits; None for memory.
-    limit: the most bytes that may wait in memory; a spool has a limit of its own.
-    state: called with the gap statements that changed; the caller of the methods holds the lock
-        that this needs.
+    limit: the most bytes that may wait in memory; a spool has a separate limit.
+    state: called with the gap statements that changed. It needs a lock, which the caller of the
+        methods holds.
 
     dropped: how many records were lost, or kept without their values. lost: how many of them are
     lost altogether. dropped_bytes: bytes of the values that they had.
@@ -55,7 +55,8 @@ class LineRoom:
     def has(self, weight: int, share: float = 1.0) -> bool:
         """Return whether `weight` more bytes fit into the share `share` of the room.
 
-        Anything fits where nothing waits, or a record larger than the room could never be sent.
+        Where nothing waits, anything fits: otherwise a record larger than the room would never be
+        sent.
         """
         # A record larger than the limit is taken alone, or it could never be sent.
         if not self._outbox.waiting:
@@ -68,7 +69,7 @@ class LineRoom:
         return spool.nbytes + weight <= spool.limit * share
 
     def fitting(self, batch: RowBlock, weight: int) -> RowBlock:
-        """Return the batch as far as there is room: whole, without values, or without records.
+        """Return as much of a batch as has room: all, the batch without values, or an empty batch.
 
         weight: the bytes that the whole batch takes. What is left out is counted, and stated as
         gaps.

@@ -27,8 +27,8 @@ class RunOptions:
         room. "raise" is as "drop" where the queue in memory is full, and the next step raises;
         where a collector's spool is full, it is as "block".
     queue_bytes: the most bytes of records that wait in memory.
-    max_bytes: the most bytes of values that this rank may take on disk; None: all that the disk
-        has but a part that is left free.
+    max_bytes: the most bytes of values that this rank may take on disk; None: all of
+        the disk, except a part that is left free.
     durability: whether accepted records survive the end of the process, or a power loss as well.
     restart: how often the launcher restarted the job; None where the launcher does not say.
     """

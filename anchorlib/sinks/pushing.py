@@ -35,10 +35,11 @@ def push(
     run: the name that the run gets in `to`; None for the name that it has.
     patience: how many seconds a collector may take to answer.
     progress: called now and then with (records that `to` has by now, records in all).
-    Returns what was delivered or copied: nothing for a spool that was delivered completely before.
+    Returns counts of what was delivered or copied, which are 0 for a spool that is gone because all
+    of it was delivered.
 
     Raises RunNotFoundError, RunBusyError, RunExistsError, CollectorError, StoreError,
-    InvalidNameError.
+    InvalidNameError, and OptionError for a run that is to be copied to an archive.
     """
     if run is not None:
         check_run_name(run)

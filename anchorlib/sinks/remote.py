@@ -5,8 +5,9 @@
 A spool is a folder of this machine where records wait until the collector has them. So records
 survive broken connections, restarts of the collector, and the death of this process: then the next
 process that resumes this rank, or `anchor push`, delivers them. Without a spool, or while its disk
-is full, records wait in memory. No exception reaches training. Only `flush` and `close` wait for
-the network, and `put` where the spool or memory is full under on_full="block" or "raise".
+is full, records wait in memory. No exception reaches training. Only `close` and the `wait` of a
+flush wait for the network. `put` waits only where the spool or memory is full, and `on_full` is
+"block" or "raise".
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class RemoteSink:
         on; None begins anew.
 
     Raises OptionError for an invalid address, certificate or ANCHOR_SPOOL_LIMIT. Later failures
-    are logged, and raised by `flush` alone. In a forked child the sink does nothing.
+    are logged, and raised only by the `wait` of a flush. In a forked child the sink does nothing.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class RemoteSink:
     def gap(self, gaps: Sequence[Gap]) -> None:
         """Queue gaps (what was not recorded, and why) to be sent.
 
-        Each replaces the last of its series and reason, as its count is a total.
+        A gap replaces the last gap of the same series and reason, as its count is a total.
         """
         if self._forked:
             return
@@ -389,7 +390,7 @@ class RemoteSink:
 class _Published:
     """The flush number `wanted`, which the collector was asked for.
 
-    await_published: blocks until the flush of a number is done, or so many seconds are over.
+    await_published: called with the number and a timeout in seconds; waits until the flush is done.
     """
 
     await_published: Callable[[int, float | None], None]

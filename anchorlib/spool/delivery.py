@@ -96,7 +96,7 @@ class Delivery:
 
     work: the spool, which this process owns. target: the collector, and the run's name there.
     changed: guards the outbox and the sender.
-    on_trouble: called with a sentence when a collector that answered no longer does.
+    on_trouble: called with a sentence at the first failure, and at the first after any progress.
     seconds: how long the collector may stay away before the delivery ends.
 
     Raises StoreError for a spool in which nothing names its run, RunExistsError if the collector
@@ -146,8 +146,9 @@ class Delivery:
 def left_spools(place: Path, hello: Hello, route: Route) -> Iterator[OwnedSpool]:
     """Yield the spools that dead writers of a rank left for the same collectors, oldest first.
 
-    hello, route: of the rank's present writer, whose own spool is left out. Each spool is locked
-    for this process; the caller has to `release` it.
+    hello, route: the Hello message (who writes what) and the collectors of the rank's present
+    writer. The spool of that writer is left out. Each spool is locked for this process; the caller
+    has to `release` it.
     """
     mine, among = hello.writer_id.hex(), {str(one) for one in route.order}
     for folder in spools_of(place, hello.run, hello.rank):

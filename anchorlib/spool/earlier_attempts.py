@@ -41,8 +41,8 @@ class Earlier:
     sender: the sender of the present attempt; once it is `finished`, no earlier attempt is
         delivered any more.
     changed: guards `sender`.
-    on_trouble: called with a sentence when a collector that answered no longer does; without the
-        lock.
+    on_trouble: called, without the lock of `changed`, with a sentence at the first failure, and at
+        the first after any progress.
     """
 
     def __init__(  # the parts it connects

@@ -107,7 +107,7 @@ def entry_at(data: bytes | memoryview, at: int) -> Stored | Damaged:
 
 
 def checked(start: int, data: bytes | memoryview, at: int, message: bytes) -> Stored | Damaged:
-    """Return the entry of a header and a message; a `Damaged` if its checksum does not fit.
+    """Return the entry of a header and a message; `Damaged` if length or checksum is wrong.
 
     start: the entry's offset in its segment. at: the offset of its header in `data`.
     """

@@ -23,8 +23,8 @@ _UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  
 class Holes:
     """The ranges of records that one spool lacks (holes), for one destination.
 
-    A record has a number in the spool, and another one on the wire, under which it is sent: there
-    records in holes are not counted. `to_wire` and `to_spool` make the one from the other.
+    A record has a number in the spool, and another one on the wire, under which it is sent. Numbers
+    on the wire do not count records in holes. `to_wire` and `to_spool` convert one to the other.
 
     base: how many records of this spool the destination has in attempts that earlier deliveries
         made; numbers on the wire are counted from there on.
@@ -62,7 +62,7 @@ class Holes:
     def add(self, first: int, end: int, *, elsewhere: bool = False) -> None:
         """Note, also in the file `lost`, that the spool lacks records `first` … `end` - 1.
 
-        elsewhere: whether they are missing because another store got them, not by damage.
+        elsewhere: True if they were delivered to another store, False if damage cost them.
         """
         self._holes = sorted([*self._holes, (first, end)])
         if elsewhere:

@@ -28,7 +28,7 @@ __all__ = ["FrameReader", "SpoolNotes", "read_notes"]
 class FrameReader:
     """Reads the frames (messages with records) of a spool one after the other.
 
-    holes: where damaged records are noted, which are passed over.
+    holes: notes the damaged records, which the reader skips.
     definitions: the encoder's list of messages that define series and so on, for a spool that is
         still written; None reads the definitions from the segments.
     live: whether the spool is still written, so that the rest of its last record may yet come.
@@ -66,7 +66,7 @@ class FrameReader:
         self.close()
 
     def start(self, number: int) -> None:
-        """Set the number of the record to begin with; messages that end before are passed over."""
+        """Set the number of the record to begin with; messages that end before it are skipped."""
         self._expected = number
         self._doubt = True
         self._inside = 0
@@ -91,13 +91,13 @@ class FrameReader:
         self._doubt = True
 
     def first(self) -> Encoded | None:
-        """Return the next frame (message with records) and stay before it; None at the end."""
+        """Return the next frame (message with records) without going on; None at the end."""
         if self._peeked is None:
             self._peeked = self._find()
         return self._peeked
 
     def advance(self) -> None:
-        """Note that the message with records that `first` returns was sent; go on behind it."""
+        """Note that the message with records that `first` returns was sent; go on after it."""
         if self._peeked is not None:
             self.passed(self._peeked.end, more=self._more)
         self._peeked = None
@@ -237,7 +237,7 @@ class SpoolNotes(NamedTuple):
     gaps: observations that were not recorded, or without values.
     lineage: serialised messages with lineage, header entries or traced operations.
     end: the number after that of the last record.
-    closed: whether the session was closed, so that no record is missing behind the last one.
+    closed: whether the session was closed, so that no record can follow after `end`.
     """
 
     hello: Hello | None

@@ -29,8 +29,8 @@ class Segment:
     """One segment file of a spool.
 
     first: the number of its first record.
-    end: a number above that of its last record; the file can be removed once so many records of the
-        spool are delivered.
+    end: a number above that of its last record. Once all records of the spool below this number are
+        delivered, the file can be removed.
     size: how many of its bytes may be read; more may be written already.
     damaged: whether a reader found damaged bytes in it.
     following: the next segment; None for the last one.
@@ -97,7 +97,7 @@ class Segments:
         self._all.append(segment)
 
     def commit(self, number: int) -> None:
-        """Take the segments off the list whose records all have numbers below `number`.
+        """Take off the list those segments whose records all have numbers below `number`.
 
         These records are delivered. `tidy` removes the files later. The last segment stays, as it
         may still be written.

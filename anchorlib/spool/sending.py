@@ -54,16 +54,16 @@ class Sender:
     first record that was not acknowledged.
 
     changed: guards the outbox and the attributes below.
-    on_trouble: called with a sentence when a collector that answered no longer does; without the
-        lock.
+    on_trouble: called, without the lock of `changed`, with a sentence at the first failure, and at
+        the first after any progress.
 
     trouble: the last failure, as a sentence; "" if there was none.
     refused: the failure that ended the sending for good; None if there was none.
     finished: whether nothing is sent any more. Set this, and notify `changed`, to end `run`.
     closing: whether the session is closing. Set this, and notify `changed`, for shorter pauses.
-    follows: whether the process that recorded this rank before is known to have ended, so that a
-        collector which calls the rank busy has only not noticed that yet.
-    on_move: called with a sentence when the rank goes on at another collector; without the lock.
+    follows: whether the process that recorded this rank before is known to have ended. A collector
+        that calls the rank busy has then just not noticed that yet.
+    on_move: called, without the lock, with a sentence when the rank goes on at another collector.
         Where this is None, a collector that stays away ends the sending.
     """
 
@@ -146,6 +146,7 @@ class Sender:
         """Wait before the next try, or change to the next collector if this one stayed away.
 
         failures: how many failures came in a row. Returns that number, or 0 after a change.
+        Without `on_move` the sending ends instead of a change.
         """
         is_away = fault.kind in AWAY or (fault.kind is Kind.BUSY and self._route.has_moved)
         away = time.monotonic() - self._away_since
@@ -161,7 +162,7 @@ class Sender:
     def _move(self, tell: Callable[[str], None]) -> None:
         """Change to the next collector, beginning with the first record not acknowledged.
 
-        tell: called with a sentence that says so.
+        tell: called with a sentence about the change.
         """
         old = self._address
         with self._changed:
@@ -175,7 +176,7 @@ class Sender:
         self._away_since, self._busy_since = time.monotonic(), 0.0
 
     def _may_pass(self, fault: Failure) -> bool:
-        """Return whether `fault` says that the rank is busy, and may only be held by a dead stream.
+        """Return whether `fault` says that the rank is busy, perhaps only because of a dead stream.
 
         A collector takes a while to notice that a machine, or the line to it, is gone. The dead
         stream may be one of an earlier process, or one of this process to a collector that it left.

@@ -152,7 +152,7 @@ def spools_of(place: Path, run: str, rank: int) -> Iterator[Path]:
 class SpoolLock:
     """The lock of a spool, which its writer or deliverer holds from construction to `release`.
 
-    Construction raises RunBusyError if another live process holds the lock, OSError.
+    Construction raises OSError, and RunBusyError if another live process holds the lock.
     """
 
     def __init__(self, folder: Path) -> None:

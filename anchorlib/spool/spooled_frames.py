@@ -91,7 +91,7 @@ class SpoolFrames:
 
     @property
     def end(self) -> int:
-        """The number after that of the last record, counted as records are sent (see the class)."""
+        """The number on the wire (see the class) after that of the last record."""
         return self._holes.to_wire(self._end)
 
     def append(self, frame: Encoded) -> None:
@@ -171,7 +171,7 @@ class SpoolFrames:
             self._pop_kept()
 
     def tidy(self) -> None:
-        """Remove the files of delivered segments; call this, which may take long, unlocked."""
+        """Remove the files of delivered segments; call this without the lock: it may take long."""
         self._segments.tidy()
 
     def drop(self) -> None:

@@ -68,15 +68,15 @@ class OwnedSpool:
     def holes(self, to: str) -> Holes:
         """Return the ranges of records that the spool lacks, for a delivery to `to`.
 
-        to: a `Destination.key`. Damage counts for each destination; records that are missing
-        because they were delivered elsewhere are kept for each destination by itself.
+        to: a `Destination.key`. Records that damage has cost are missing for every destination.
+        Records that went to another store are listed for each destination that lacks them.
         """
         return Holes(self.folder, to)
 
     def notes(self, segments: Segments) -> SpoolNotes:
         """Read what the segments hold beside records: who wrote them, gaps, lineage, the end.
 
-        Gaps say what was not recorded; lineage says from what values were computed.
+        Gaps say what was not recorded; lineage says what each value was computed from.
         """
         return read_notes(segments)
 
@@ -174,9 +174,10 @@ class WrittenSpool:
             self.writer.sync_or_warn()
 
     def tell(self) -> None:
-        """Write new gaps (what was not recorded) and lineage to the disk, unless that just was.
+        """Write new gaps (what was not recorded) and lineage to the disk, at most every 2 seconds.
 
-        Otherwise they would wait for the next record, and a full spool may accept none for long.
+        The interval doubles with each writing, up to 60 seconds. Without this they would wait for
+        the next record, and a full spool may accept none for long.
         """
         now = time.monotonic()
         if now < self._logged_at + self._logged_every:
