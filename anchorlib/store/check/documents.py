@@ -171,9 +171,10 @@ def _arrays(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
 def _faults(
     location: Location, key: str, due: dict[str, Any], *, passed_over: tuple[str, ...]
 ) -> Iterator[str]:
-    """Yield in words how the zarr.json in folder `key` differs from `due`.
+    """Yield in words how the zarr.json in folder `key` differs from what it should be.
 
-    passed_over: names of top-level fields that are not compared.
+    due: the content that it should have. passed_over: names of top-level fields that are not
+        compared.
     """
     path = f"{key}/zarr.json".lstrip("/")
     data = location.get(path, 0, MOST_BYTES)

@@ -106,9 +106,9 @@ def _blocks(file: Path) -> int:
 class Room:
     """The size limits of a rank: `max_bytes`, or all but a twentieth of the file system.
 
-    wait: a full file system is an error, after which the caller tries again later, and no values
-        are left out. The twentieth then stays free even with `max_bytes`: it is the user of a
-        collector who chooses `max_bytes`, and that user does not own the disk.
+    wait: whether the caller waits for room: a full file system then raises an error, the caller
+        tries again later, and no values are left out because of it. The twentieth then stays free
+        even with `max_bytes`: a collector's user chooses `max_bytes`, and does not own the disk.
     run: the limits of the whole run, besides the rank's own; None without such limits.
     """
 
@@ -140,7 +140,7 @@ class Budget:
     def refusal(self, nbytes: int) -> str | None:
         """Return why `nbytes` more would be too much (one of REASONS); None where they fit.
 
-        Raises OSError (ENOSPC) instead of "disk" where the writer's caller waits for room.
+        Where the writer's caller waits for room, raises OSError (ENOSPC) and never returns "disk".
         """
         reason = self._reason(nbytes)
         if reason == "disk" and self.waits:
@@ -150,7 +150,7 @@ class Budget:
     def claim(self, nbytes: int) -> None:
         """Raise OSError (ENOSPC) where `nbytes` do not fit and the writer's caller waits for room.
 
-        It is for bytes that are written even where there is no room, if the caller does not wait.
+        If the caller does not wait, nothing is checked: these bytes are written in any case.
         """
         if self.waits:
             self.refusal(nbytes)

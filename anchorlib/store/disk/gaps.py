@@ -33,9 +33,10 @@ class LeftOut:
     """
 
     def __init__(self, stated: Iterable[Gap]) -> None:
-        """stated: the gaps (counts of what is not recorded) that this attempt stated before.
+        """stated: the gaps (counts of what is not recorded) in the catalogue of this attempt.
 
-        They are those of before an interruption; only gaps that the writer itself causes are kept.
+        There are some where the attempt was interrupted and goes on: counts continue from them.
+        Only gaps that the writer itself causes are used.
         """
         self._gaps: dict[Key, Gap] = {
             (gap.name, gap.kind, gap.mode, gap.reason): gap

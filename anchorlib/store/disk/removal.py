@@ -104,7 +104,10 @@ def disk_bytes(path: Path) -> int:
 
 @contextmanager
 def _removed(store: Path) -> Iterator[int | None]:
-    """Open the folder `removed` of a store without following a link; None where there is none."""
+    """Open the folder `removed` of a store inside the `with`, without following a link.
+
+    The result is its descriptor, None where there is no such folder.
+    """
     try:
         above = os.open(hidden(store), _FOLDER)
     except OSError:

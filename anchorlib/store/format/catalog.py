@@ -140,9 +140,10 @@ class Catalogue:
 def _series_of(line: bytes, checked: bool) -> SeriesEntry | None:  # noqa: FBT001
     """Parse a catalogue line of a series; return None for a line with unexpected keys.
 
-    The caller then parses that line by the general way instead. All ranks of a job have equal
-    series lines, so the cache parses each of them once. Raises ValueError where the line does not
-    fit its checksum, or has none although `checked` says that lines have one.
+    For None the caller parses the line by the slower way that all other lines take. The ranks of a
+    job have equal series lines, and results are cached, so each different line is parsed once.
+    checked: whether the lines of this catalogue have checksums. Raises ValueError where the line
+        does not fit its checksum, or has none although `checked`.
     """
     entry = mapping(json.loads(line))
     if not is_sound(line) and (checked or is_sound(line) is False):

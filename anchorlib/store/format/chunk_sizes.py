@@ -45,8 +45,8 @@ def elements_per_chunk(itemsize: int) -> int:
 
 
 def shape_rows(ndim: int) -> int:
-    """Return how many records a chunk of an array of shapes holds, which a flat array has.
+    """Return how many records' shapes one chunk holds, in the array of shapes of a flat form.
 
-    A flat array holds records of many shapes. ndim: how many numbers are stored for each shape.
+    A flat form holds records of many shapes. ndim: how many numbers are stored for each shape.
     """
     return max(ROWS_PER_CHUNK // ndim, 1)

@@ -1,7 +1,7 @@
-"""What is answered of the rows of one rank, wherever its columns and values are read from.
+"""Methods about the rows of one rank, shared by its readers: columns, shapes, values, histograms.
 
-`rank` reads them from one location, `joined` from the parts of a rank. Values are compared with
-their digests as they are read.
+The readers are `rank`, which reads from one location, and `joined`, which reads from the parts
+of a rank. Values are compared with their digests as they are read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST: Final = (1 << 63) - 1
 class RankTable(ABC):
     """The committed rows of one rank: their columns, shapes, values and histograms.
 
-    run: what errors call the run. committed: how many rows there are.
+    run: the name of the run in error messages. committed: how many rows there are.
     In most methods `rows` is an array of row numbers of the rank's table, and results are in its
     order.
     """

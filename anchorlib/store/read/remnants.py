@@ -125,10 +125,10 @@ class Remnants:
         return max(counts)
 
     def _committed(self) -> Array:
-        """Return column `seq`, whose entries commit rows, without holes, up to the last such row.
+        """Return column `seq`, whose entries commit rows, without holes: 1, 2, … for all rows.
 
-        Either `seq` itself or a `published` line of the catalogue says how many rows were
-        committed.
+        The last committed row is the last one with an entry in `seq`, or the last one that a
+        `published` line of the catalogue counts, whichever is later.
         """
         dtype = COLUMNS["seq"]
         key = "records/seq/"
@@ -244,9 +244,10 @@ class Remnants:
         }
 
     def _array_lines(self, scratch: Catalogue, others: Sequence[bytes]) -> Iterator[bytes]:
-        """Yield those lines of `others` that are valid, then one for each form that lost its own.
+        """Yield the valid lines of `others`, then a line for each form whose "array" line is lost.
 
-        That line says that the form (records of one dtype and shape) has an array of values.
+        An "array" line says that a form (records of one dtype and shape) has an array of values.
+        others: the sound lines that remain. scratch: the catalogue that lines are tried on.
         """
         malformed = 0
         for line in others:

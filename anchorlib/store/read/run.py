@@ -206,8 +206,8 @@ class RunReader:
 def open_parts(run: Location, name: str) -> list[RankReader]:
     """Return a reader of each part of each rank at a location.
 
-    A part is what one collector holds of a rank. Unlike `RunReader`, the readers do not mind that
-    further parts of a rank may be in other places.
+    A part is what one collector holds of a rank. Unlike in `RunReader`, it is no error if parts of
+    a rank are missing here, since they may be in other places.
     """
     return [RankReader(run, rank, name, part) for rank, part in listed_parts(run)]
 

@@ -22,9 +22,10 @@ class MergedSeries:
     """Totals over the visible records of one tensor, kind and mode on all ranks of an archived run.
 
     Records that a resumed run recorded again are not counted.
-    dtypes: the different ones. shape: that all records share, None in place of sizes that differ.
-        first_order: the smallest execution order of a record. bytes: of stored values. histogram:
-        of all elements together. scales: the different loss scales, ascending.
+    dtypes: the different dtypes of the records. shape: the shape that all records share, with None
+        for sizes that differ, or None if numbers of dimensions differ. first_order: the smallest
+        execution order of a record. bytes: those of stored values. histogram: that of all elements
+        together. scales: the different loss scales, ascending.
     """
 
     name: str

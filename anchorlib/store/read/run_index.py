@@ -78,11 +78,11 @@ def archived_figures(run: Location) -> RunFigures | None:
 def sealed_figures(
     run: Location, ranks: Iterable[int], listed: Sequence[PartKey]
 ) -> Iterator[RankFigures]:
-    """Yield the totals of those of these ranks that are closed and sealed, from their indices.
+    """Yield the totals of each closed and sealed rank among `ranks`, from the rank's index.
 
-    ranks: the numbers of the ranks to look at. listed: all parts of the run, as (rank, part). A
-        rank in several parts is counted from its rows, and left out where records are missing
-        between its parts.
+    ranks: the numbers of the ranks to look at; others than closed and sealed ones are left out.
+        listed: all parts of the run, as (rank, part). A rank in several parts is counted from its
+        rows, and left out where records are missing between its parts.
     """
     parts: dict[int, list[int]] = {}
     for rank, part in listed:
@@ -101,7 +101,8 @@ def sealed_figures(
 def _joined_figures(run: Location, rank: int, parts: Sequence[int]) -> RankFigures | None:
     """Return the totals of a rank in several parts, counted from its rows.
 
-    parts: their numbers. None for no parts, and where records between them are missing.
+    parts: the numbers of the rank's parts. Return None if there are none, or if records between the
+        parts are missing. Raises DamagedError where a part is damaged.
     """
     if not parts:
         return None

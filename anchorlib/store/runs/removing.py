@@ -1,7 +1,7 @@
 """Removes, renames and adds runs: completely or not at all, never while a process writes them.
 
-Notes of archives are written under the same locks: if a recording began meanwhile, a note would say
-of its new records that they are archived.
+A note says that a run is archived. It is written under the same locks: if a recording began at the
+same time, the note would count its new records as archived.
 """
 
 from __future__ import annotations
@@ -176,9 +176,9 @@ def remove_rank(store: Path, run: str, rank: int) -> int:
 
 
 def rename_run(store: Path, run: str, name: str) -> None:
-    """Give a run another name; forget under its old name where it was archived.
+    """Give a run another name; delete the note of where it was archived under the old name.
 
-    Raises RunNotFoundError, OptionError for a run that left for its archive meanwhile,
+    Raises RunNotFoundError, OptionError for a run whose files are in its archive alone,
     RunExistsError where the name is taken, RunBusyError where a living process writes a run of
     either name, InvalidNameError, StoreError.
     """

@@ -74,8 +74,8 @@ def as_zarr(location: Location) -> Store:
 def list_runs(store: Location) -> list[str]:
     """Return the names of the runs in a store, sorted.
 
-    In a directory they include runs that were archived and removed, as long as it notes where they
-    are.
+    A directory also lists runs that were archived and removed, as long as it has a note that says
+    where they are archived.
     """
     folders = (name.removesuffix("/") for name in store.list("") if name.endswith(f"{SUFFIX}/"))
     runs = (folder for folder in folders if _may_be_run(folder))

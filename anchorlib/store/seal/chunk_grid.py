@@ -131,9 +131,9 @@ class Grid:
 
 
 def _cut(shape: tuple[int, ...], unit: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """Return the shape of the largest part of an array, in multiples of `unit`.
+    """Return the shape of the largest part to cut an array into, a multiple of `unit` on each axis.
 
-    most: how many elements the part may have.
+    shape: that of the array. most: how many elements the part may have.
     """
     sizes = list(unit)
     room = most

@@ -231,10 +231,11 @@ def _ranked(labels: Array) -> Array:
 
 
 def _outline(reader: RankRecords, rows: Array) -> bytes:
-    """Return the digest of what a comparison reads of a rank and no digest of steps covers.
+    """Return one digest over all that a comparison of ranks reads besides the digests of steps.
 
-    That is order, attempts, flags, lineage (what each value was computed from), and the header
-    without what differs between processes. rows: the visible rows, in order of execution.
+    It covers order, attempts, flags, lineage (what each value was computed from), and the header
+    without entries that differ between processes. rows: the numbers of the visible rows, in order
+    of execution.
     """
     catalogue = reader.catalogue
     shapes, codes = reader.shape_codes(rows)

@@ -97,8 +97,8 @@ class RankFigures:
     series: in order of execution. gaps: observations that were not recorded.
     parts: the numbers of the rank's parts that are counted.
     is_part: whether these are totals of one part of several, and not of the complete rank.
-    digests, by_step: hashes, and counts, extremes and histograms, of its steps; None for a part,
-        and in an index of a version that made none.
+    digests: hashes of the records of each range of steps. by_step: counts, extremes and histograms
+        of each step. Both are None for a part, and in an index of a version that made none.
     """
 
     rank: int

@@ -62,7 +62,7 @@ class FirstNonfinite:
 
     key: its name, kind, mode and phase. nan, inf: how many elements are NaN and infinite, of
         `numel`. skipped: whether GradScaler skipped the step.
-    before: how many of the records that are counted its rank has before this one.
+    before: how many counted records of the same rank come before this one.
     """
 
     step: int
@@ -175,11 +175,12 @@ class StepPool:
 
 
 def fitting(lines: int, width: int, steps: Array) -> tuple[int | None, Array]:
-    """Return the least width from `width` on with which there are not too many cells.
+    """Return how many steps a stretch needs so that there are not too many cells.
 
-    A cell is a line (name, kind, mode, phase) in a stretch of so many steps. lines: how many lines
-    there are. steps: the steps with records. The second result is the numbers of the stretches
-    (first step divided by the width). The width is None where there are too many lines.
+    A cell is a line (name, kind, mode, phase) in a stretch (range of steps). lines: how many lines
+    there are. width: the least width of a stretch in steps, which is doubled as often as needed.
+    steps: the steps with records. Return the width, None where there are too many lines for any,
+    and the numbers of the stretches with records (first step divided by the width).
     """
     stretches = np.unique(steps // width)
     while lines * len(stretches) > MOST_CELLS:
