@@ -180,10 +180,10 @@ class SpoolWriter:
             self._segment.end = max(self._segment.end, self._end)
 
     def _make_room(self, first: int, definitions: int) -> None:
-        """Begin a new segment unless a message that begins with record `first` fits the last.
+        """Begin a new segment unless the present one can take a message from record `first` on.
 
-        definitions: how many of the definitions (of series and so on) the message needs. Raises
-        OSError.
+        It can if it is not full and goes on with record `first`. definitions: how many of the
+        definitions (of series and so on) the message needs. Raises OSError.
         """
         full = self._written >= self._full_at and not self._open
         follows = first == self._end - self._open

@@ -1,4 +1,4 @@
-"""Compares what an archive says about the steps of its ranks with the rows it was made from."""
+"""Compares an archive's digests and figures of steps with the rows that they were made from."""
 
 from __future__ import annotations
 

@@ -78,8 +78,8 @@ class RankAudit:
     def faults(self) -> Iterator[str]:
         """Yield in words what is wrong with the rank as a whole.
 
-        That is rows that cannot be read, the end of the catalogue, the zarr.json files of a live
-        rank, and the objects and index of a sealed one.
+        The checks are: all committed rows can be read; the catalogue ends properly; the zarr.json
+        files of a live rank, or the objects and index of a sealed one, are as they should be.
         """
         reader = self._reader
         published = reader.catalogue.published

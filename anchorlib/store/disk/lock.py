@@ -33,7 +33,8 @@ _HELD: weakref.WeakSet[RankLock] = weakref.WeakSet()
 class RankLock:
     """The exclusive right to write one rank of one run, until `release`.
 
-    The lock lasts as long as any process has its descriptor open, so a child process can share it.
+    The lock lasts as long as any process has the descriptor of the lock file open, so a child
+    process that inherits the descriptor shares the lock.
     """
 
     def __init__(self, descriptor: int) -> None:

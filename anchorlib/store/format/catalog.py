@@ -129,7 +129,7 @@ class Catalogue:
     def forget_statements(self) -> None:
         """Drop gaps (observations not recorded) and lineage (from what values were computed).
 
-        Those in later lines are ignored. Writers call this: they do not need them.
+        Gaps and lineage in later lines are ignored too. Writers call this: they need neither.
         """
         self.keeps_statements = False
         self.gaps.clear()

@@ -1,4 +1,4 @@
-"""How large a chunk of an array is in a rank that is not sealed: the records or bytes of one file.
+"""How large the chunks of arrays are in ranks that are not sealed; each chunk is one file.
 
 A reader makes one request for each chunk, and a writer keeps a file open for each chunk, so chunks
 are large. The catalogue's chunks are small, because readers of a running training read its last

@@ -36,7 +36,7 @@ class ArrayShape:
 def stamp(**fields: Any) -> dict[str, Any]:
     """Return the attributes of a zarr group or array, all below the one key "anchor".
 
-    fields: what to say beside the format and its version.
+    fields: attributes to add to the format and its version.
     """
     return {"anchor": {"format": FORMAT, "version": VERSION, **fields}}
 

@@ -48,7 +48,7 @@ class FolderShelf:
         return LocalLocation(self.root)
 
     def held(self, prefix: str) -> dict[str, Held]:
-        """Return size and tag of all files below a folder's key, by their keys.
+        """Return size and tag of all files below the folder `prefix`, by their keys.
 
         A tag here is made of inode and modification time, so that listing reads no file. It is not
         the tag that `fetch` returns.

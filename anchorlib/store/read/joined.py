@@ -119,9 +119,10 @@ class JoinedRank(RankReader):
         self._form_ends.append(start + len(own.forms))
 
     def _attempt(self, session: WriterSession, row: int) -> Attempt:
-        """Return the attempt that stands for a session's attempts in all parts of the rank.
+        """Return one attempt in place of a session's attempts in all parts of the rank.
 
-        row: its first table row. Its header has the entries of all of them; later ones win.
+        row: the first table row of the result. Its header has the entries of all these attempts;
+        where several have an entry of one name, the latest wins.
         """
         own = [attempt for _, attempt in session.attempts]
         header: dict[str, Any] = {}
@@ -279,10 +280,10 @@ class _Names:
 
 
 def _renumbered(numbers: Array, values: Array) -> Array:
-    """Return `values` with each value replaced by the entry of `numbers` at that index.
+    """Return `values` with each value v replaced by numbers[v].
 
-    A value without an entry is damage; it becomes the largest number of its dtype, so that it stays
-    out of range.
+    A value that is no index of `numbers` is damage; it becomes the largest number of its dtype, so
+    that it stays out of range.
     """
     known = values < len(numbers)
     renumbered = np.full_like(values, np.iinfo(values.dtype).max)

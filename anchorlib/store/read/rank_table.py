@@ -109,7 +109,7 @@ class RankTable(ABC):
         return self.column("series")
 
     def kept(self, rows: Array) -> Array:
-        """Return a mask of these rows: whether each has stored values, not its summary alone."""
+        """Return a bool for each row: whether its values are stored, not its summary alone."""
         kept: Array = (self.column("flags")[rows] & NOT_KEPT) == 0
         return kept
 

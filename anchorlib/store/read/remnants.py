@@ -44,7 +44,7 @@ _MOST_LOST: Final = 4096  # most made-up entries of a kind behind its last sound
 
 
 class Remnants:
-    """A `Location` of the run at `run` in which the damaged files of one rank read as mended.
+    """A `Location` of the run at `run` that returns mended contents for one rank's damaged files.
 
     The rank must be of format 2. part: the number of the part of the rank.
     problems: the damage to the catalogue and to `seq` (the column that commits rows), in words;
@@ -214,9 +214,9 @@ class Remnants:
     ) -> Iterator[bytes]:
         """Yield the lines of all entries of one kind in order, with made-up lines for lost ones.
 
-        No row fits a made-up entry. scratch: the catalogue that each line is tried on. key: the
-        kind, such as "series". lines: the sound lines by number. lost: how many lines of the
-        catalogue are lost in all.
+        No row's checksum fits a made-up series or form. scratch: the catalogue to which each line
+        is added, to find out whether it is valid. key: the kind, such as "series". lines: the sound
+        lines by number. lost: how many lines of the catalogue are lost in all.
         """
         count = max(lines, default=-1) + 1
         for number in range(count + min(lost, _MOST_LOST)):
@@ -247,7 +247,8 @@ class Remnants:
         """Yield the valid lines of `others`, then a line for each form whose "array" line is lost.
 
         An "array" line says that a form (records of one dtype and shape) has an array of values.
-        others: the sound lines that remain. scratch: the catalogue that lines are tried on.
+        others: the sound lines that remain. scratch: the catalogue to which each line is added, to
+        find out whether it is valid.
         """
         malformed = 0
         for line in others:

@@ -213,10 +213,10 @@ def open_parts(run: Location, name: str) -> list[RankReader]:
 
 
 def end_copy(run: Location, name: str, reader: RankReader) -> bool:
-    """Hide the incomplete rows of a copy of a live rank; return whether it is such a copy.
+    """Hide the incomplete rows of a rank that was copied while it was being written.
 
-    A rank is taken for a copy where such rows were found, or where it is open and its store has no
-    lock file of it, because then it was never written in this place.
+    Return whether the rank is such a copy. An open rank that nobody writes is taken for a copy if
+    it has incomplete rows, or if its store has no lock file of it: then it was never written here.
     """
     lock = _lock(run, name, reader.rank, reader.part)
     # A sealed rank is whole; it is "open" if its session went on at another collector.
@@ -229,7 +229,7 @@ def end_copy(run: Location, name: str, reader: RankReader) -> bool:
 
 
 def _lock(run: Location, name: str, rank: int, part: int) -> Path | None:
-    """Return the path of the lock of a rank or a part; None where only a collector has one."""
+    """Return the path of the lock of a rank or a part; None if the run is not in a directory."""
     if not isinstance(run, LocalLocation):
         return None
     return lock_path(run.root.parent, name, rank, part)

@@ -53,9 +53,10 @@ _NAME: Final = re.compile("[0-9a-f]{64}")
 def archived_figures(run: Location) -> RunFigures | None:
     """Read the totals in the index of a run; None where the ranks themselves have to be read.
 
-    That is so without an index, where it is damaged, and where a rank is not sealed or got a
-    further part. Ranks that were archived after the index was made are added. Costs one request,
-    and one for every thousand ranks.
+    The result is None without an index, and where the index is damaged, a rank is not sealed, or a
+    rank in the index has got a further part since. Ranks that were archived after the index was
+    made are added from their own indices. Costs one request, one for every thousand ranks, and a
+    few for each rank that is added.
     """
     data = run.get(INDEX)
     if data is None:

@@ -1,4 +1,4 @@
-"""A run in a directory that may be removed, because it is archived, while it is being read."""
+"""A location of an archived run that stays readable when the run's directory is removed."""
 
 from __future__ import annotations
 

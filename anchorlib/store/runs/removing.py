@@ -264,9 +264,9 @@ def _written(folder: Path, run: str) -> int:
 def _renamed(old: Path, new: Path) -> bytes | None:
     """Return the zarr.json that a run has under its new name, with its present author.
 
-    old, new: the run's directories. None where the present zarr.json cannot be read, or there is
-        neither one nor a rank. Then it stays as it is: made again without an author, it would let
-        anyone continue the run.
+    old, new: the run's directories. Return None where the present zarr.json cannot be read, or
+        there is neither a zarr.json nor a rank. The caller then leaves the file as it is: made
+        again without an author, it would let anyone continue the run.
     """
     try:
         author = run_author(old)

@@ -120,8 +120,8 @@ class FlatRows(RowSource):
     def of(cls, elements: ShardedElements, starts: Array, written: Array) -> FlatRows:
         """Make a FlatRows from where each record of a flat form (of many shapes) begins.
 
-        starts, written: each record's first element in the sealed array, ascending, and as its
-            writer wrote it; -1 for records without elements.
+        starts: where each record begins in the sealed array, ascending; -1 for records without
+            elements. written: where it began in the array before sealing.
         """
         kept = starts >= 0
         starts, written = starts[kept], written[kept]

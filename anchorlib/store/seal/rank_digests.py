@@ -64,8 +64,8 @@ class RankDigests:
 
     Records that a resumed run recorded again are not visible.
     outline: the digest of what a comparison reads beside values: order, attempts, flags, lineage
-        (what each value was computed from), header. is_traced: whether any operation was traced, or
-        could not be.
+        (what each value was computed from), header. is_traced: whether the rank has entries in its
+        log of traced operations, which no digest covers.
     width: how many steps a stretch (range of steps with one digest) has. stretches: the digest of
         each stretch that has records, by its number (its first step divided by the width),
         ascending.
@@ -181,10 +181,11 @@ class _RecordBytes:
         self._dtypes = _labels([[one.dtype] for one in catalogue.forms])
 
     def places(self, rows: Array) -> tuple[Array, ...]:
-        """Return keys for `np.lexsort` (the last sorts first) that sort the records of a step.
+        """Return arrays for `np.lexsort` by which the records of a step are sorted.
 
-        rows: the row numbers of the records. Records with equal keys keep the order of execution,
-            which tells them apart.
+        They hold call, pass, phase and series of each record; `lexsort` sorts by the last one
+        first. rows: the row numbers of the records, in order of execution, which records with equal
+            keys keep.
         """
         column = self._reader.column
         return (

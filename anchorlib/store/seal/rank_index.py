@@ -1,8 +1,8 @@
 """The index of a sealed rank: figures of each series, so that readers need not read the table.
 
-The index holds the figures that listings and pooled histograms need, of the visible rows (where a
-resumed run recorded coordinates again, those of the last attempt). They are counted when the rank
-is sealed, from rows that fit their checksums.
+The index holds the figures that listings and pooled histograms need. They are counted over the
+visible rows when the rank is sealed, from rows that fit their checksums. Where a resumed run
+recorded a step, pass, call and phase of a series again, the last attempt's rows are visible.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def _check(run: Location, reader: RankRecords, into: Target, *, ended_elsewhere:
 class _Sealing:
     """Writes the objects of one rank that is being sealed (compressed for an archive).
 
-    objects, arrays: their description for `sealed.json`, so far.
+    objects, arrays: descriptions for `sealed.json` of the objects and arrays written so far.
     """
 
     def __init__(self, run: Location, reader: RankRecords, into: Target) -> None:

@@ -190,8 +190,8 @@ class Values:
 def sorted_form(reader: RankRecords, location: Location, entry: Form) -> SortedForm | None:
     """Return the records of a form (one dtype and shape) sorted by series, then as written.
 
-    None where no values are kept. location: of the rank. Raises DamagedError where a row of the
-    form's arrays has no record, or has two.
+    None where no values are kept. location: that of the rank. entry: the form. Raises DamagedError
+    where a row of the form's arrays has no record, or has two.
     """
     if entry.array is None:
         return None

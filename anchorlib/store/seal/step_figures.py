@@ -84,12 +84,12 @@ class StepFigures:
 
     The cell of a line and a stretch has the number: line index * number of stretches + stretch
     index.
-    ranks: whose records these are, ascending. steps: steps with records, ascending.
-    width: how many steps a stretch has. stretches: first steps divided by the width, ascending.
-    lines: ascending by their keys.
-    counts: for each of COUNTS one whole number per cell. low, high: the extremes of the finite
-        elements of each cell, NaN where there are none. sums: of the finite elements of each cell.
-        squares: of the L2 norms, squared.
+    ranks: the ranks whose records are counted, ascending. steps: steps with records, ascending.
+    width: how many steps a stretch has. stretches: their first steps divided by the width,
+        ascending. lines: ascending by their keys.
+    counts: for each name in COUNTS an array with a whole number per cell. low, high: the extremes
+        of the finite elements of each cell, NaN where there are none. sums: the sum of the finite
+        elements of each cell. squares: the sum of the squared L2 norms of each cell's records.
     bins, bin_counts: ascending (cell * SPAN + exponent + OFFSET), and how many elements each has.
     first: the first record that is not finite; None where all elements are finite.
     """
@@ -147,7 +147,7 @@ class StepPool:
     def add(self, part: StepFigures | None) -> None:
         """Add the counts, extremes and histograms of a rank's steps, or of several ranks together.
 
-        None, for a rank that has none, makes `total` return None.
+        part: these figures; None for a rank that has none, and then `total` returns None.
         """
         if part is None or self._is_lacking:
             self._is_lacking, self._waiting = True, []
