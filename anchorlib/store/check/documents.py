@@ -110,7 +110,7 @@ def _is_published(rank: Location) -> bool:
 
 
 def _sizes(reader: RankReader) -> dict[int, tuple[int, int]] | None:
-    """Return (rows, elements) of each form, by number; None for a table too damaged to say.
+    """Return (rows, elements) of each form, by number; None if the table is too damaged.
 
     A form is the records of one dtype and shape.
     """
@@ -130,8 +130,8 @@ def _sizes(reader: RankReader) -> dict[int, tuple[int, int]] | None:
 def _forms(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
     """Return the zarr.json files of all forms (dtype and shape) with values, by folder.
 
-    They are those of the groups, of the arrays of values, and of the labels (series, step, …)
-    beside these.
+    A form has a group, an array of values, and arrays of labels (series, step, …) beside it; each
+    has a zarr.json.
     sizes: (rows, elements) of each form, by number; None makes all arrays empty.
     """
     forms = []

@@ -189,7 +189,7 @@ def _sign(descriptor: int) -> None:
 
 
 def signed(path: Path) -> tuple[str, int] | None:
-    """Return the machine and time (ns since the epoch) in a lock file; None if it has none."""
+    """Return who took a lock, as (machine, ns since the epoch); None if the file does not say."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

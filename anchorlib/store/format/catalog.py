@@ -49,7 +49,7 @@ class Catalogue:
     checked: the first row with a checksum; None where no row has one.
     stated_bytes: bytes of the lines so far, by the first key of the line.
     keeps_statements: whether gaps and edges are kept in memory.
-    older: what a catalogue of format 1 says besides, see `format1`.
+    older: the fields that only catalogues of format 1 have, see `format1`.
     """
 
     rank: int = 0

@@ -175,7 +175,7 @@ class RunReader:
     def by_step(self) -> StepFigures | None:
         """Return counts, extremes and histograms of an archived run's steps, over all ranks.
 
-        None for other runs, and where the archive has no reliable ones.
+        None for other runs, and where the archive has none, or has them damaged.
         """
         return steps_of_run(self.location, self.figures)
 
@@ -193,9 +193,10 @@ class RunReader:
         return any(self._copied.values())
 
     def is_live(self, rank: int) -> bool | None:
-        """Return whether a process is writing this rank now; None where only a collector can know.
+        """Return whether a process is writing this rank now; None if the run is in no directory.
 
-        A rank that is open and not live was left behind by a process that died.
+        Then only the collector can know. A rank that is open and not live was left behind by a
+        process that died.
         """
         parts = {0, *(part for known, part in self._parts if known == rank)}
         locks = [_lock(self.location, self.name, rank, part) for part in parts]

@@ -63,9 +63,10 @@ def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int
     unless_after: a time in nanoseconds since the epoch, as `written_ns` returns it; a run that was
         written to after that time stays, and RunBusyError is raised.
 
-    A run whose files are in its archive alone is forgotten, as by `forget_run`, where
-    `unless_after` is None; otherwise there is no such run. Raises RunNotFoundError, RunBusyError
-    where a living process writes it, StoreError.
+    Where the run's files are in its archive alone and `unless_after` is None, the store only
+    deletes its note of the archive, and the result is 0; with `unless_after`, RunNotFoundError is
+    raised. Raises RunNotFoundError also for an unknown run, RunBusyError where a living process
+    writes the run, StoreError.
     """
     check_stored_run_name(run)
     folder = run_directory(store, run)
@@ -87,9 +88,9 @@ def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int
 def forget_run(store: Path, run: str) -> None:
     """Delete a store's note of an archived run, so that this store does not list the run any more.
 
-    A note is the file that says where a run was archived; here the run has no other files. The
-    archive keeps its own. Raises RunBusyError where the run is being recorded anew, StoreError
-    where the disk fails.
+    A note is the file that says where a run was archived. The archive is not changed. Raises
+    RunBusyError where the store has files of the run again, or the run is being recorded anew,
+    StoreError where the disk fails.
     """
     check_stored_run_name(run)
     with store_errors(f"cannot forget run {run!r} of {escape(str(store))}"), whole_run(store, run):

@@ -128,7 +128,7 @@ def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
 
 
 def names_path(run: str) -> bool:
-    """Return whether a text is the path of a run (or "." or ".."), so that no store is searched."""
+    """Return whether a text is a path ("anchors/run1.zarr", ".") and not the name of a run."""
     return os.sep in run or run.endswith(SUFFIX) or run in (".", "..")
 
 

@@ -3,7 +3,7 @@
     steps      one digest for each stretch (range) of steps, over what was recorded in them: each
                record's name, kind, mode, phase, pass, call, dtype, shape and digest of its values
     outline    one digest over everything else that a comparison reads of a rank's table: order,
-               attempts, flags, edges, and the header without what differs between processes
+               attempts, flags, edges, and the header entries that do not differ between processes
 
 Two ranks with equal digests of steps recorded the same values, bit for bit. Two ranks of one run
 with equal outlines have equal tables but for values, so that one of them can stand for the other.

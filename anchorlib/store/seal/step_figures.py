@@ -46,7 +46,8 @@ _PENDING: Final = 1 << 23  # numbers of several ranks that wait to be added up
 class StepLine:
     """A line, that is, all that was recorded under one name, kind, mode and phase (`key`).
 
-    first_order, first_step, last_step: over its records on all of `ranks`.
+    first_order, first_step, last_step: the smallest execution order, and the first and last step,
+        of its records on all `ranks`.
     """
 
     key: LineKey
@@ -134,7 +135,7 @@ class StepFigures:
 
 
 class StepPool:
-    """Adds up what was counted in each step of one rank after the other.
+    """Adds up the step figures of several ranks, which are given one after the other.
 
     The order of the ranks does not matter; each may be added once.
     """
