@@ -23,7 +23,7 @@ class PastAttempt(NamedTuple):
 
     claim: the hash of its writer's secret. records: how many of its records the store has.
     started_ns: when it began, in nanoseconds since the epoch.
-    first: the number of its first record in the store.
+    first: the number of its first record in the store, as the writer numbers its records.
     """
 
     claim: bytes

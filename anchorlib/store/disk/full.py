@@ -1,8 +1,9 @@
 """How much a run may still write when the disk gets full, and which values are then left out.
 
-A run takes `max_bytes`, or all but a twentieth of the file system: a twentieth of its bytes, and of
-the files that it can hold, since a file system without free inodes is full as well. The writer asks
-before it writes values (`write.writer`), and leaves them out where there is no room.
+A run may take `max_bytes`, or else all of the file system but a twentieth. A twentieth of its bytes
+stays free, and a twentieth of its inodes, since a file system without free inodes is full as well.
+The writer asks before it writes values (`write.writer`), and leaves them out where there is no
+room.
 """
 
 from __future__ import annotations

@@ -141,10 +141,10 @@ def acquire(descriptor: int) -> bool:
 
 
 def _inherited(descriptor: int) -> bool:
-    """Wait for the recorder process of a trainer that has died; return whether it freed the lock.
+    """Wait for a lock that the recorder process of a dead trainer still holds.
 
-    True means that this process has the lock now. False at once where the process that took the
-    lock still lives, or ran on another machine.
+    Return whether this process has the lock now. The result is False at once where the process that
+    took the lock still lives, or ran on another machine.
     """
     if not _orphaned(descriptor):
         return False

@@ -37,10 +37,10 @@ _PAIRS: Final = 1 << 44  # times the index of a part: added to the numbers of it
 class _Stretch:
     """Consecutive rows start … stop - 1 of a joined rank, all of which come from one part.
 
-    A part is what one collector holds of the rank; joined, they are read as one rank. place: the
-    index of that part. row: the part's row that becomes row `start`.
+    A part is what one collector holds of the rank; a joined rank reads all parts as one.
+    place: the index of the part. row: the row number in the part of row `start`.
     session: the number of the session that recorded these rows.
-    order: what is added to the part's own `order` (of execution) of each row.
+    order: a number to add to `order` (of execution), which each part counts for itself.
     """
 
     start: int

@@ -48,7 +48,7 @@ CATALOG_PART: Final = 1 << 20  # bytes of a catalogue that are parsed at a time
 class RankReader(RankTable):
     """Columns, values and catalogue of one rank, as of the last `refresh`.
 
-    name: what errors call the run. part: the number of the part of the rank, see `format.parts`.
+    name: the run's name in errors. part: the number of the part of the rank, see `format.parts`.
     asked: the run and store that `find_run` was given, by which another process can find the rank
         (`pin_of`); None where the run was not found by name.
     """

@@ -194,7 +194,7 @@ class RankTable(ABC):
     def unchecked_stack(self, rows: Array) -> Array:
         """Return the raw stored values of rows of one dtype and shape, not compared with digests.
 
-        For a caller that compares them itself; otherwise use `stack`.
+        It is for a caller that compares them itself; others use `stack`.
         """
         (first, places), *others = self._by_form(rows)
         if not others and first.entry.shape is not None:

@@ -5,7 +5,7 @@
 No record is guessed. Catalogue lines that do not fit their checksums are left out, and their
 numbers get made-up entries instead, so that other lines keep their numbers: a row's checksum is
 seeded with its series and form, so a row of a made-up entry does not fit. The missing end of a
-column reads as zeros, and rows behind a hole in `seq` are offered again: checksums decide which of
+column reads as zeros, and rows behind a hole in `seq` count as committed: checksums decide which of
 these rows are sound.
 """
 

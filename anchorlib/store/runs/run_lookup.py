@@ -111,8 +111,9 @@ def has_run(store: Path, run: str) -> bool:
 def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
     """Find the run that `run` names: a name in `store`, a path, or an address that ends in a name.
 
-    store: is used for a name alone; None means ANCHOR_STORE, else "anchors". Raises
-        RunNotFoundError, with suggestions, OptionError, CollectorError.
+    store: where to look for a name; not used for a path or an address. None means the variable
+        ANCHOR_STORE, else "anchors". Raises RunNotFoundError, with suggestions, OptionError,
+        CollectorError.
     """
     text = str(run)
     if "://" in text:

@@ -74,10 +74,10 @@ class SealedRows(RowSource):
         return next(self.elements.spans([(first + start, first + stop)]))
 
     def _take(self, places: Array, base: int, out: Array) -> None:
-        """Fill `out`, (rows, width), with the rows at these indices of the sealed array.
+        """Fill `out`, (rows, width), with the rows at indices `places` of the sealed array.
 
-        places: the indices, at least one. base: the element of the sealed array at which the row
-            with index 0 begins.
+        places: at least one index. base: the element of the sealed array at which the row with
+            index 0 begins.
         """
         width = out.shape[1]
         if (np.diff(places) == 1).all():
@@ -107,8 +107,8 @@ class FlatRows(RowSource):
 
     Rows are numbered as the rank's writer wrote the elements; they are read from a sealed
     (archived) array in another order.
-    written, starts, sizes: for each record with elements, its first element as written, its first
-        element in the sealed array, and how many elements it has; in the order of `written`.
+    written, starts, sizes: for each record with elements, where it begins in the array as written,
+        where it begins in the sealed array, and how many elements it has; sorted by `written`.
     """
 
     elements: ShardedElements
