@@ -1,7 +1,7 @@
 """Removes, renames and adds runs: completely or not at all, never while a process writes them.
 
-A note says that a run is archived. It is written under the same locks: if a recording began at the
-same time, the note would count its new records as archived.
+A note says that a run is archived. The run is locked while its note is written, too: if a recording
+began at that time, the note would count the new records as archived.
 """
 
 from __future__ import annotations
