@@ -23,7 +23,7 @@ class PastAttempt(NamedTuple):
 
     claim: the hash of its writer's secret. records: how many of its records the store has.
     started_ns: when it began, in nanoseconds since the epoch.
-    first: the number of its first record in the store.
+    first: the number of its first record in the store, as the writer numbers its records.
     """
 
     claim: bytes
@@ -37,10 +37,10 @@ class Heir(NamedTuple):
 
     secret: the writer's secret.
     base: how many of the spool's records the earlier attempts (recordings in the store) hold.
-    links: these earlier attempts; their records have negative numbers here, as those of the writer
-        begin at 0.
-    attempt: the number that the writer's attempt must have; a store where it has another number was
-        changed in between.
+    links: for each of these earlier attempts the range of its records, in numbers below 0: record 0
+        is the first that this writer sends.
+    attempt: the number that the store must give to this writer's attempt. If it gives another
+        number, the store was changed in between.
     """
 
     secret: bytes
@@ -71,12 +71,14 @@ def past_attempts(run: str, rank: int, to: str, part: int = 0) -> Sequence[PastA
 
 
 def heir_among(secret: bytes, attempts: Sequence[PastAttempt]) -> Heir | None:
-    """Return the writer that continues the writer with `secret`; None if that has no attempt.
+    """Return the writer under which the delivery of a spool continues.
 
-    attempts: all attempts (recordings) of the rank, oldest first. Only the last of them can be
-    continued. If another attempt follows the writer's, the rest of its records becomes a new
-    attempt, under a secret that `next_secret` derives; if that was interrupted too, under one
-    derived from this, and so on. So every interrupted delivery is found again.
+    secret: the secret of the spool's writer. attempts: all attempts (recordings) of the rank,
+        oldest first. Return None if none of them is of that writer.
+    Only the last attempt of a rank can be continued. If another one follows the writer's attempt,
+    the rest of the writer's records becomes a new attempt, under the secret that `next_secret`
+    derives. If that attempt was interrupted too, the next secret is derived from its secret, and so
+    on. So every interrupted delivery is found again.
     """
     known = {one.claim: number for number, one in enumerate(attempts)}
     if claim_of(secret) not in known:

@@ -52,7 +52,7 @@ def spool_room() -> SpoolRoom:
 
 
 def spools_here(place: Path | None = None) -> Iterator[LeftSpool]:
-    """Yield the spools in a directory, by name; nothing if it cannot be read.
+    """Yield the spools in a directory, sorted by name; nothing if it cannot be read.
 
     place: the directory; None for the one in which sessions make their spools.
     """

@@ -28,8 +28,9 @@ _RETIRED: Final = 64  # finished segments that may stay open until they are sync
 class SegmentSize(NamedTuple):
     """The number of bytes after which a spool begins a new segment file.
 
-    usual: as a rule. most: at most, for segments that begin with long notes (definitions of series
-    and so on, lineage and gaps), which must not fill a segment alone.
+    usual: the number for most segments. most: the upper bound for segments that begin with long
+    notes (definitions of series and so on, lineage and gaps): these segments get larger, so that
+    they hold more than notes.
     """
 
     usual: int
@@ -47,8 +48,8 @@ class SpoolWriter:
 
     hello: the message that every segment begins with; it says who writes which run.
     definitions: the list of messages that define series and so on. lineage: the list of messages
-        with lineage, header entries and traced operations. Others extend both; each segment repeats
-        all of them.
+        with lineage, header entries and traced operations. The caller extends both lists; each
+        segment repeats all messages that were added before it.
     sync: whether a thread syncs the written bytes to the disk every 50 ms.
 
     Readers see what was written once `publish` was called.
@@ -94,8 +95,8 @@ class SpoolWriter:
     def frame(self, frame: Encoded, first: int, *, more: bool) -> None:
         """Write a frame (message with records), and new definitions before it, into a segment.
 
-        first: the number of its first record. more: whether its last record goes on in the next
-        frame. If OSError is raised, nothing was written.
+        first: the number of the frame's first record. more: whether the next frame continues its
+        last record. If OSError is raised, nothing was written.
         """
         with self._lock:
             self._make_room(first, frame.definitions)
@@ -141,7 +142,7 @@ class SpoolWriter:
 
     @property
     def position(self) -> tuple[Segment | None, int]:
-        """(segment, offset in it) where the next entry will be written; (None, …) without one."""
+        """Where the next entry is written: (segment, offset in it); (None, …) for no segment."""
         return self._segment, self._written
 
     def sync(self) -> None:
@@ -179,10 +180,10 @@ class SpoolWriter:
             self._segment.end = max(self._segment.end, self._end)
 
     def _make_room(self, first: int, definitions: int) -> None:
-        """Begin a new segment unless a message that begins with record `first` fits the last.
+        """Begin a new segment unless the present one can take a message from record `first` on.
 
-        definitions: how many of the definitions (of series and so on) the message needs. Raises
-        OSError.
+        It can if it is not full and goes on with record `first`. definitions: how many of the
+        definitions (of series and so on) the message needs. Raises OSError.
         """
         full = self._written >= self._full_at and not self._open
         follows = first == self._end - self._open

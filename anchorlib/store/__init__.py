@@ -2,7 +2,7 @@
 
 Writer      writes the records of one rank, so that what is committed survives kill -9
 RunReader   reads the committed records of all ranks, also while they are being written
-RankAudit   finds the stored rows and values of a rank that do not fit their checksums
+RankAudit   finds the rows and files of a rank that do not fit their checksums; reads no values
 stored_fingerprint   a 32-byte digest of some stored records, to compare with a sender's own digest
 Location    where bytes are read from: a directory, a collector, or an object store
 remove_run, rename_run    remove or rename a whole run that no living process writes

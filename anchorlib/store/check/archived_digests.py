@@ -1,4 +1,4 @@
-"""Compares what an archive says about the steps of its ranks with the rows it was made from."""
+"""Compares an archive's digests and figures of steps with the rows that they were made from."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _ANEW = "archive the run again"
 
 
 def run_digest_faults(run: Location) -> Iterator[str]:
-    """Yield in words what is wrong with what an archived run says of the steps of all its ranks.
+    """Check an archived run's digests and figures of steps; yield each fault as a sentence.
 
-    That is digests (hashes of the records of each range of steps) and figures (counts, extremes and
-    histograms of each step). They are compared with the ranks' indices; a rank in several parts has
-    no index, so it is counted again from the rows of its parts. Yield nothing for a run without an
-    index.
+    Digests are hashes of the records of each range of steps, figures are counts, extremes and
+    histograms of each step. Those of the run are compared with those in its ranks' indices; a rank
+    in several parts has no index, so it is counted again from the rows of its parts. Yield nothing
+    for a run without an index.
     """
     figures, digests, steps = _stated_digests(run)
     # An archiver that adds a rank meanwhile swaps the index, then removes the objects before it.
@@ -61,11 +61,11 @@ def run_digest_faults(run: Location) -> Iterator[str]:
 
 
 def rank_digest_faults(run: Location, reader: RankReader) -> Iterator[str]:
-    """Yield in words what is wrong with what a sealed rank's index says of its steps.
+    """Check the digests and figures of steps in a sealed rank's index; yield each fault in words.
 
-    That is digests (hashes of the records of each range of steps) and figures (counts, extremes and
-    histograms of each step), which are compared with the rows. Yield nothing where there is no
-    readable index, or the rows are damaged: other checks say that.
+    Digests are hashes of the records of each range of steps, figures are counts, extremes and
+    histograms of each step. Both are compared with the rows. Yield nothing where there is no
+    readable index, or the rows are damaged: other checks report that.
     """
     index = _index(run, reader.rank, reader.part)
     if index is None:
@@ -86,8 +86,9 @@ def _stated_digests(
 
     figures: the index, if it was read already.
     Digests are hashes of the records of each range of steps, by rank; figures are counts, extremes
-    and histograms, as a list of one entry. None stands for a damaged object, and for the index of a
-    run without one; an empty result for an object that the index does not have.
+    and histograms of each step, as a list of one entry. The index is None where the run has none.
+    Digests or figures are None where their object is missing or damaged, and empty where the index
+    refers to none.
     """
     figures = figures or _figures(run)
     steps = steps_of_run(run, figures)
@@ -105,9 +106,9 @@ def _figures(run: Location) -> RunFigures | None:
 
 
 def _indexed(run: Location, rank: int, figures: RunFigures) -> RankFigures | None:
-    """Return what the index of one rank says; for a rank in parts, what is counted from its parts.
+    """Return the totals of one rank, from its index; those of a rank in parts from its rows.
 
-    None where that cannot be read. figures: the index of the run, which says what parts the rank
+    None where they cannot be read. figures: the index of the run, which says what parts the rank
     has.
     """
     parts = figures.parts_of(rank)

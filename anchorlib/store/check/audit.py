@@ -33,11 +33,11 @@ _PART: Final = 4096  # rows compared at a time
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What is wrong with some rows.
+    """The result of checking some rows.
 
-    bad: rows that do not fit their checksums.
-    labels: rows whose labels (step, …), which are stored once more beside their values for xarray,
-        differ from the row.
+    bad: numbers of the rows that do not fit their checksums.
+    labels: numbers of the rows whose labels differ from the row. Labels are step, pass, …, which
+        are stored once more beside the values, for xarray.
     unchecked: how many rows have no checksum.
     """
 
@@ -78,8 +78,8 @@ class RankAudit:
     def faults(self) -> Iterator[str]:
         """Yield in words what is wrong with the rank as a whole.
 
-        That is rows that cannot be read, the end of the catalogue, the zarr.json files of a live
-        rank, and the objects and index of a sealed one.
+        The checks are: all committed rows can be read; the catalogue ends properly; the zarr.json
+        files of a live rank, or the objects and index of a sealed one, are as they should be.
         """
         reader = self._reader
         published = reader.catalogue.published
@@ -119,9 +119,9 @@ class RankAudit:
     def _behind(self, counted: int) -> int:
         """Return how many committed rows lie behind the first uncommitted one; 0 in a sound rank.
 
-        counted: how many rows were committed at the beginning. A live writer may commit a row
-            between that count and this look, so such rows count only when a second look finds them
-            too.
+        counted: how many rows were committed at the beginning. A live writer may commit rows after
+            that count and while they are read here, so they are read twice, and count only if row
+            `counted` is uncommitted both times.
         """
         for _ in range(2):
             chunk, slot = divmod(counted, ROWS_PER_CHUNK)

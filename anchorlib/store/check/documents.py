@@ -110,7 +110,7 @@ def _is_published(rank: Location) -> bool:
 
 
 def _sizes(reader: RankReader) -> dict[int, tuple[int, int]] | None:
-    """Return (rows, elements) of each form, by number; None for a table too damaged to say.
+    """Return (rows, elements) of each form, by number; None if the table is too damaged.
 
     A form is the records of one dtype and shape.
     """
@@ -130,8 +130,8 @@ def _sizes(reader: RankReader) -> dict[int, tuple[int, int]] | None:
 def _forms(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
     """Return the zarr.json files of all forms (dtype and shape) with values, by folder.
 
-    They are those of the groups, of the arrays of values, and of the labels (series, step, …)
-    beside these.
+    A form has a group, an array of values, and arrays of labels (series, step, …) beside it; each
+    has a zarr.json.
     sizes: (rows, elements) of each form, by number; None makes all arrays empty.
     """
     forms = []
@@ -171,9 +171,10 @@ def _arrays(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
 def _faults(
     location: Location, key: str, due: dict[str, Any], *, passed_over: tuple[str, ...]
 ) -> Iterator[str]:
-    """Yield in words how the zarr.json in folder `key` differs from `due`.
+    """Yield in words how the zarr.json in folder `key` differs from what it should be.
 
-    passed_over: names of top-level fields that are not compared.
+    due: the content that it should have. passed_over: names of top-level fields that are not
+        compared.
     """
     path = f"{key}/zarr.json".lstrip("/")
     data = location.get(path, 0, MOST_BYTES)

@@ -39,10 +39,10 @@ _INT64: Final = np.dtype("<i8")
 
 
 def unpublished(run: Location, reader: RankReader) -> Iterator[tuple[str, bytes]]:
-    """Yield key and due content of each file of a rank that differs from what its rows require.
+    """Yield key and right content of each file of a rank that is not as its rows require.
 
-    These files are zarr.json and the chunks of labels (series, step, …) beside values, which other
-    zarr readers need.
+    Only files that other zarr readers need are looked at: each zarr.json, and the chunks of labels
+    (series, step, …) beside values.
     reader: reads the rank; all its rows were found sound. Raises StoreError, DamagedError.
     """
     rank = Within(run, rank_name(reader.rank, reader.part))

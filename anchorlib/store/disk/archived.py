@@ -45,8 +45,8 @@ _RANK: Final = "rank"  # rank names begin with it; notes leave it out
 class RankNote:
     """One rank, or the part of it that this store held, as it was archived.
 
-    uid: of the rank. records: its rows. catalogue: the bytes of its catalogue. The three say which
-        state of the rank was sealed (made into the archive's objects).
+    uid: the id of the rank. records: how many rows it has. catalogue: how many bytes its catalogue
+        has. The three say which state of the rank was sealed (made into the archive's objects).
     objects: a hash of the names, sizes and tags of its objects in the archive, taken when each
         object had been compared with the sealed one.
     """
@@ -69,8 +69,8 @@ class RankNote:
 class ArchiveNote:
     """A store's note of an archived run: the file that says where the run's archive is.
 
-    place: the archive, as `--store` takes it. parts: a RankNote for the (rank, part) of everything
-        that this store held.
+    place: the archive, as `--store` takes it. parts: by (rank, part), a RankNote for each rank or
+        part of a rank that this store held.
     """
 
     run: str

@@ -1,8 +1,8 @@
 """The author of a run: the name under which its first writer was known to the collector.
 
 The author is stated in the zarr.json of the run, which is made once, with the run's first rank.
-Later writers, which add ranks or record a rank anew, leave it as it is. A rename and a repair make
-that document again, with the author that it states.
+Later writers, which add ranks or record a rank anew, leave it as it is. Renaming or repairing the
+run writes the zarr.json again, with the author that it stated before.
 """
 
 from __future__ import annotations

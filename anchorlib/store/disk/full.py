@@ -1,8 +1,9 @@
 """How much a run may still write when the disk gets full, and which values are then left out.
 
-A run takes `max_bytes`, or all but a twentieth of the file system: a twentieth of its bytes, and of
-the files that it can hold, since a file system without free inodes is full as well. The writer asks
-before it writes values (`write.writer`), and leaves them out where there is no room.
+A run may take `max_bytes`, or else all of the file system but a twentieth. A twentieth of its bytes
+stays free, and a twentieth of its inodes, since a file system without free inodes is full as well.
+The writer asks before it writes values (`write.writer`), and leaves them out where there is no
+room.
 """
 
 from __future__ import annotations
@@ -106,9 +107,9 @@ def _blocks(file: Path) -> int:
 class Room:
     """The size limits of a rank: `max_bytes`, or all but a twentieth of the file system.
 
-    wait: a full file system is an error, after which the caller tries again later, and no values
-        are left out. The twentieth then stays free even with `max_bytes`: it is the user of a
-        collector who chooses `max_bytes`, and that user does not own the disk.
+    wait: whether the caller waits for room: a full file system then raises an error, the caller
+        tries again later, and no values are left out because of it. The twentieth then stays free
+        even with `max_bytes`: a collector's user chooses `max_bytes`, and does not own the disk.
     run: the limits of the whole run, besides the rank's own; None without such limits.
     """
 
@@ -140,7 +141,7 @@ class Budget:
     def refusal(self, nbytes: int) -> str | None:
         """Return why `nbytes` more would be too much (one of REASONS); None where they fit.
 
-        Raises OSError (ENOSPC) instead of "disk" where the writer's caller waits for room.
+        Where the writer's caller waits for room, raises OSError (ENOSPC) and never returns "disk".
         """
         reason = self._reason(nbytes)
         if reason == "disk" and self.waits:
@@ -150,7 +151,7 @@ class Budget:
     def claim(self, nbytes: int) -> None:
         """Raise OSError (ENOSPC) where `nbytes` do not fit and the writer's caller waits for room.
 
-        It is for bytes that are written even where there is no room, if the caller does not wait.
+        If the caller does not wait, nothing is checked: these bytes are written in any case.
         """
         if self.waits:
             self.refusal(nbytes)

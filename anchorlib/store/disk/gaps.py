@@ -33,9 +33,10 @@ class LeftOut:
     """
 
     def __init__(self, stated: Iterable[Gap]) -> None:
-        """stated: the gaps (counts of what is not recorded) that this attempt stated before.
+        """stated: the gaps (counts of what is not recorded) in the catalogue of this attempt.
 
-        They are those of before an interruption; only gaps that the writer itself causes are kept.
+        There are some where the attempt was interrupted and goes on: counts continue from them.
+        Only gaps that the writer itself causes are used.
         """
         self._gaps: dict[Key, Gap] = {
             (gap.name, gap.kind, gap.mode, gap.reason): gap
@@ -81,9 +82,9 @@ class LeftOut:
         """Return whether it is time to state counts as gaps; False where none has changed.
 
         run_bytes: the present size of the run.
-        Counts that grow are stated once a second while the gaps' lines are a small part of the run,
-        and later whenever the total has doubled: lines of a catalogue are never replaced, so each
-        further line costs room.
+        Changed counts are stated at most once a second. When the lines of gaps have become more
+        than a small part of the run, counts are stated only when their total has doubled: lines of
+        a catalogue are never replaced, so each further line costs room.
         """
         if not self._unstated or time.monotonic() - self._stated_at <= STATE_SECONDS:
             return False

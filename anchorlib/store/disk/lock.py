@@ -33,7 +33,8 @@ _HELD: weakref.WeakSet[RankLock] = weakref.WeakSet()
 class RankLock:
     """The exclusive right to write one rank of one run, until `release`.
 
-    The lock lasts as long as any process has its descriptor open, so a child process can share it.
+    The lock lasts as long as any process has the descriptor of the lock file open, so a child
+    process that inherits the descriptor shares the lock.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -140,10 +141,10 @@ def acquire(descriptor: int) -> bool:
 
 
 def _inherited(descriptor: int) -> bool:
-    """Wait for the recorder process of a trainer that has died; return whether it freed the lock.
+    """Wait for a lock that the recorder process of a dead trainer still holds.
 
-    True means that this process has the lock now. False at once where the process that took the
-    lock still lives, or ran on another machine.
+    Return whether this process has the lock now. The result is False at once where the process that
+    took the lock still lives, or ran on another machine.
     """
     if not _orphaned(descriptor):
         return False
@@ -188,7 +189,7 @@ def _sign(descriptor: int) -> None:
 
 
 def signed(path: Path) -> tuple[str, int] | None:
-    """Return the machine and time (ns since the epoch) in a lock file; None if it has none."""
+    """Return who took a lock, as (machine, ns since the epoch); None if the file does not say."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -76,8 +76,8 @@ def waiting_removals(store: Path) -> list[str]:
 def finish_removals(store: Path) -> tuple[int, list[str]]:
     """Delete the folders that interrupted removals left.
 
-    Return how many were deleted, and in words what could not be deleted. A folder that another
-    process is deleting right now is deleted by both together.
+    Return how many were deleted, and for each other folder a sentence that says why it was not. A
+    folder that another process is deleting right now is deleted by both together.
     """
     done, problems = 0, []
     for name in waiting_removals(store):
@@ -104,7 +104,10 @@ def disk_bytes(path: Path) -> int:
 
 @contextmanager
 def _removed(store: Path) -> Iterator[int | None]:
-    """Open the folder `removed` of a store without following a link; None where there is none."""
+    """Open the folder `removed` of a store inside the `with`, without following a link.
+
+    The result is its descriptor, None where there is no such folder.
+    """
     try:
         above = os.open(hidden(store), _FOLDER)
     except OSError:

@@ -4,9 +4,9 @@ A store names tensors, commands and hosts, which are private by default. An exis
 mode, whatever that is. A new store is made with mode
 
     0700                    as a rule
-    0770, as the umask is   where the umask lets the group write (002, 007), or in a folder of a
+    0770 less the umask     where the umask lets the group write (002, 007), or in a folder of a
                             group: setgid, or writable by its group and not by everyone
-    as its ACL says         in a folder that has a default ACL
+    as that ACL says        in a folder that has a default ACL
 
 Missing folders above it are made as `mkdir -p` makes them.
 """

@@ -30,8 +30,8 @@ NOTHING: Mapping[str, bytes] = MappingProxyType({})
 class Tree:
     """Creates, replaces and removes zarr nodes (groups and arrays) below one store directory.
 
-    owner: the thread that writes there, which may be told to stop.
-    fsync: wait for the disk each time.
+    owner: the one thread that may write there; `owner.revoke` forbids it to.
+    fsync: whether each change waits until the disk has it.
     """
 
     def __init__(self, store: Path, *, fsync: bool = False) -> None:

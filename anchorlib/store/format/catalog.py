@@ -49,7 +49,7 @@ class Catalogue:
     checked: the first row with a checksum; None where no row has one.
     stated_bytes: bytes of the lines so far, by the first key of the line.
     keeps_statements: whether gaps and edges are kept in memory.
-    older: what a catalogue of format 1 says besides, see `format1`.
+    older: the fields that only catalogues of format 1 have, see `format1`.
     """
 
     rank: int = 0
@@ -129,7 +129,7 @@ class Catalogue:
     def forget_statements(self) -> None:
         """Drop gaps (observations not recorded) and lineage (from what values were computed).
 
-        Those in later lines are ignored. Writers call this: they do not need them.
+        Gaps and lineage in later lines are ignored too. Writers call this: they need neither.
         """
         self.keeps_statements = False
         self.gaps.clear()
@@ -140,9 +140,10 @@ class Catalogue:
 def _series_of(line: bytes, checked: bool) -> SeriesEntry | None:  # noqa: FBT001
     """Parse a catalogue line of a series; return None for a line with unexpected keys.
 
-    The caller then parses that line by the general way instead. All ranks of a job have equal
-    series lines, so the cache parses each of them once. Raises ValueError where the line does not
-    fit its checksum, or has none although `checked` says that lines have one.
+    For None the caller parses the line by the slower way that all other lines take. The ranks of a
+    job have equal series lines, and results are cached, so each different line is parsed once.
+    checked: whether the lines of this catalogue have checksums. Raises ValueError where the line
+        does not fit its checksum, or has none although `checked`.
     """
     entry = mapping(json.loads(line))
     if not is_sound(line) and (checked or is_sound(line) is False):

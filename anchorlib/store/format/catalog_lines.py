@@ -101,7 +101,7 @@ def encode(entry: Mapping[str, Any]) -> bytes:
 def attempt_line(attempt: Attempt) -> dict[str, Any]:
     """Return the catalogue entry of an attempt, that is, of what one writer recorded of the rank.
 
-    The zarr.json of the rank lists equal entries.
+    The zarr.json of the rank lists the same entries.
     """
     part = {"first": attempt.first, "begins": attempt.begins, "restart": attempt.restart}
     return {
@@ -132,9 +132,10 @@ def gap_line(attempt: int, gap: Gap) -> dict[str, Any]:
 
 
 def read_gap(fields: Mapping[str, Any]) -> Gap:
-    """Return the gap whose fields a catalogue line or an index states, as `asdict` gives them.
+    """Return the gap (observations that were not recorded) that these fields describe.
 
-    Raises ValueError, KeyError or TypeError for fields that no writer made.
+    fields: those of `Gap` by name, read from a catalogue line or an index. Raises ValueError,
+        KeyError or TypeError for fields that no writer made.
     """
     return Gap(
         text(fields["name"]),

@@ -1,4 +1,4 @@
-"""How large a chunk of an array is in a rank that is not sealed: the records or bytes of one file.
+"""How large the chunks of arrays are in ranks that are not sealed; each chunk is one file.
 
 A reader makes one request for each chunk, and a writer keeps a file open for each chunk, so chunks
 are large. The catalogue's chunks are small, because readers of a running training read its last
@@ -45,8 +45,8 @@ def elements_per_chunk(itemsize: int) -> int:
 
 
 def shape_rows(ndim: int) -> int:
-    """Return how many records a chunk of an array of shapes holds, which a flat array has.
+    """Return how many records' shapes one chunk holds, in the array of shapes of a flat form.
 
-    A flat array holds records of many shapes. ndim: how many numbers are stored for each shape.
+    A flat form holds records of many shapes. ndim: how many numbers are stored for each shape.
     """
     return max(ROWS_PER_CHUNK // ndim, 1)

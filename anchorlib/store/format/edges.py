@@ -95,9 +95,9 @@ def read_edges(entry: Mapping[str, Any]) -> Edges:
 def check_stated(edges: Edges) -> Edges:
     """Return `edges` unchanged if `read_edges` can parse the catalogue line made of it.
 
-    edges: lineage, that is, what a value was computed from. Otherwise raise StoreError, because
-        readers would take that line for damage: for example one with a symbolic size of torch in
-        its shape.
+    Otherwise raise StoreError, because readers would take that line for damage: for example a line
+    with a symbolic size of torch in its shape.
+    edges: a statement of lineage, that is, of what a value was computed from.
     """
     try:
         read_edges(edges_line(edges))

@@ -27,7 +27,7 @@ class Form:
     shape: the shape of its records; None for a flat form, which stores each record's shape as
         `ndim` numbers (-1 behind the end of a shape).
     group: the zarr group of its arrays, as a path below the rank.
-    array: the name of the array of its values; None as long as no values were kept.
+    array: the name of the array of its values; None until the first values are stored.
     rows: how many records (elements, where the form is flat) a chunk of that array holds.
     starts, shapes: names of the arrays that say where each record of a flat form begins, and its
         shape.
@@ -78,8 +78,9 @@ class Form:
 def new_form(number: int, dtype: str, shape: tuple[int, ...] | int) -> Form:
     """Return a form (the description of records of one dtype and shape) without an array yet.
 
-    number: of the form in its rank. shape: the shape of all its records; an int instead makes the
-        form flat, for records of many shapes with up to that many dimensions.
+    number: the number of the form in its rank. shape: the shape of all its records. If it is an
+        int, the form is flat: it holds records of many shapes, and stores that many numbers for the
+        shape of each.
     """
     if isinstance(shape, int):
         return Form(number, dtype, None, shape, f"forms/{flat_name(dtype, shape)}")

@@ -1,7 +1,7 @@
 """What differs in runs of format 1, which anchorlib 0.1 wrote and every later one reads.
 
     rank<r>/records/variant                     in place of `series` and `form`
-    rank<r>/tensors/<name>/<kind>/value         one array a series and shape; value_1 …, flat_8 …
+    rank<r>/tensors/<name>/<kind>/value         one for each series and shape: value_1 …, flat_8 …
                                  /step pass_index call
 
     {"series": 0, "name": "fc1", "kind": "grad", "mode": "all", "path": "fc1/grad"}
@@ -48,8 +48,8 @@ class Format1:
     """What a catalogue of format 1 says for which `Catalogue` has no field of its own.
 
     A variant is one dtype and shape of one series.
-    paths: the zarr group of each series, by its number. owners: the series of each variant, by the
-        variant's number.
+    paths: the zarr group of each series, by the number of the series. owners: the series of each
+        variant, by the variant's number.
     counts: how many variants each series has so far.
     """
 
@@ -91,7 +91,10 @@ class Format1:
 
 
 def columns_of(version: int) -> Mapping[str, np.dtype[Any]]:
-    """Return name and dtype of the table's columns (one entry a record) in format `version`."""
+    """Return the columns of the table in format `version`, as their dtypes by name.
+
+    The table has one row for each record.
+    """
     if version > 1:
         return COLUMNS
     return {**{name: ROW_1[name] for name in _NAMES}, **{n: COLUMNS[n] for n in ("check", "seq")}}

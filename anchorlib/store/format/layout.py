@@ -146,7 +146,8 @@ def segment(name: str) -> str:
 def hashed_segment(name: str, encoded: str) -> str:
     """Return a short path segment for a long `name`: the start of `encoded`, and a hash.
 
-    Percent-encoding never yields `%-`, so such a segment is never that of another name.
+    The two are joined by `%-`, which percent-encoding never yields, so `segment` returns the result
+    for no other name.
     """
     return f"{encoded[:PREFIX_BYTES]}%-{xxhash.xxh3_64_hexdigest(name.encode())}"
 
@@ -179,10 +180,10 @@ def rank_name(rank: int, part: int = 0) -> str:
 
 
 def claim_key(rank: int, part: int = 0) -> str:
-    """Return the key of the object that says that a sealed copy of the rank is being sent.
+    """Return the key of the object that marks a rank in an archive as still being sent.
 
-    It exists only until the copy is complete. The key is relative to the folder of the run in the
-    archive.
+    The object exists only until the sealed copy of the rank is complete. The key is relative to the
+    folder of the run in the archive.
     """
     return f"{rank_name(rank, part)}/sealing.json"
 
@@ -216,7 +217,7 @@ def flat_width(ndim: int) -> int:
 
 
 def flat_name(dtype: str, width: int) -> str:
-    """Return the group name of a flat form, which holds records of one dtype and of rare shapes.
+    """Return the group name of a flat form, which holds records of one dtype and many shapes.
 
     width: how many numbers the form stores for the shape of a record.
     """
@@ -224,12 +225,12 @@ def flat_name(dtype: str, width: int) -> str:
 
 
 def chunk_key(chunk: int, dims: int) -> str:
-    """Return the file name of chunk number `chunk` of an array of records of `dims` dimensions."""
+    """Return the file name of chunk number `chunk` of an array whose records have `dims` axes."""
     return f"c.{chunk}" + ".0" * dims
 
 
 def chunk_number(name: str) -> int | None:
-    """Return the chunk number in the file name `name` of a 1-d array's chunk; else None."""
+    """Return the chunk number in the file name of a 1-d array's chunk; None for any other name."""
     match = re.fullmatch(r"c\.(0|[1-9][0-9]{0,11})", name, re.ASCII)
     return int(match[1]) if match else None
 

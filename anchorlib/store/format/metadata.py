@@ -36,7 +36,7 @@ class ArrayShape:
 def stamp(**fields: Any) -> dict[str, Any]:
     """Return the attributes of a zarr group or array, all below the one key "anchor".
 
-    fields: what to say beside the format and its version.
+    fields: attributes to add to the format and its version.
     """
     return {"anchor": {"format": FORMAT, "version": VERSION, **fields}}
 
@@ -118,8 +118,8 @@ def _dump(document: Mapping[str, Any]) -> bytes:
 def json_value(value: object, depth: int = HEADER_DEPTH) -> Any:
     """Return `value` as JSON can hold it: NaN and infinities become null, keys become text.
 
-    depth: how deep it may nest lists and mappings. Raises TypeError for a value that JSON cannot
-        hold, and for one that nests deeper.
+    depth: how deep lists and mappings may be nested in `value`. Raises TypeError where they are
+        nested deeper, and for a value that JSON cannot hold.
     """
     if not depth:
         raise TypeError(f"it nests lists and mappings more than {HEADER_DEPTH} deep")

@@ -15,7 +15,7 @@ PartKey: TypeAlias = tuple[int, int]  # rank, part
 def listed_ranks(run: Location) -> list[int]:
     """Return the ranks of the run at a location, ascending.
 
-    A name such as "rank3" counts even where it is no folder: opening that rank reports it.
+    A name such as "rank3" counts even where it is no folder: opening that rank raises an error.
     """
     return sorted({rank for rank, _ in listed_parts(run)})
 
@@ -23,7 +23,7 @@ def listed_ranks(run: Location) -> list[int]:
 def listed_parts(run: Location) -> list[PartKey]:
     """Return (rank, part) for each group of a rank at a run's location, ascending.
 
-    A name such as "rank3" counts even where it is no folder: opening that rank reports it.
+    A name such as "rank3" counts even where it is no folder: opening that rank raises an error.
     """
     names = (entry.rstrip("/") for entry in run.list(""))
     parts = ((rank_of(name), part_of(name)) for name in names)

@@ -82,7 +82,7 @@ class RowSource(Protocol):
 
 
 class RowLocation(ABC):
-    """A location that gives rows of arrays (to `StoredRows`), besides the bytes of files."""
+    """A location that can return rows of arrays (to `StoredRows`) as well as bytes of files."""
 
     @abstractmethod
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:

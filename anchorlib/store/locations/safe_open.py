@@ -107,7 +107,8 @@ def _folder(root: str, key: str) -> int | None:
 def _refuse(above: int, name: str, key: str) -> None:
     """Raise StoreError where `name` in the open folder `above` is a link, pipe, socket or device.
 
-    The errno of the failed open does not tell which it is, because systems differ in it.
+    Do nothing where it is anything else. The errno of the failed open is not used, because systems
+    differ in it.
     """
     try:
         kind = stat.S_IFMT(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)

@@ -40,9 +40,10 @@ class LocationStore(Store):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Return bytes of the file at `key`; None for no file, and for keys with a hidden segment.
+        """Return bytes of the file at `key`; None where there is no file.
 
-        The file is read in a thread, because locations wait for disks and networks.
+        A key with a segment that begins with a dot has no file. The file is read in a thread,
+        because locations wait for disks and networks.
         """
         data = await asyncio.to_thread(self._read, key, byte_range)
         return None if data is None else prototype.buffer.from_bytes(data)

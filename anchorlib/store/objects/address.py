@@ -50,8 +50,8 @@ def is_object_url(text: str) -> bool:
 def parse_object_url(text: str) -> ObjectAddress:
     """Parse a URL into its bucket and prefix.
 
-    Raises OptionError for every other text. A URL with a user, a key or a query ("?") is refused
-    without being shown: credentials come from the environment, never from a URL.
+    Raises OptionError for every other text, and for a URL with a user, a key or a query ("?"); that
+    URL is not shown in the error, as it may hold credentials, which belong in the environment.
     """
     scheme, _, rest = text.partition("://")
     if "@" in rest or "?" in rest:

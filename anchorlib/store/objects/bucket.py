@@ -39,7 +39,7 @@ class ObjectShelf:
         return ObjectLocation(self._client, self._address)
 
     def held(self, prefix: str) -> dict[str, Held]:
-        """Return size and tag (as an ETag) of all objects below a folder's key, by their keys."""
+        """Return size and ETag of all objects below the folder `prefix`, by their keys."""
         import obstore
 
         objects: dict[str, Held] = {}
@@ -49,7 +49,10 @@ class ObjectShelf:
         return objects
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """Return the bytes of an object and its tag (as an ETag); None where there is none."""
+        """Return the bytes of an object and its tag for `swap`; None for no object.
+
+        The tag is the ETag; on Google Cloud Storage it is the object's generation.
+        """
         import obstore
 
         try:

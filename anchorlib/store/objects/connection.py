@@ -137,9 +137,10 @@ def _check_endpoint(variable: str, text: str) -> None:
 
 @contextmanager
 def faults_named(address: ObjectAddress, doing: str, key: str = "") -> Iterator[None]:
-    """Turn errors of a client inside the `with` into a CollectorError: what, where, what to do.
+    """Turn errors of a client inside the `with` into a CollectorError with a message of one line.
 
-    FileNotFoundError (no such object) and conditions that do not hold are left to the caller.
+    The message says what failed, where, and what to do. FileNotFoundError (no such object) and
+    errors because a condition of a write does not hold are raised unchanged.
     doing: the beginning of the message, such as "cannot read".
     """
     from obstore import exceptions as trouble

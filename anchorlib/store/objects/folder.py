@@ -29,8 +29,8 @@ class FolderShelf:
     """A directory in which archives are stored as objects; implements `Shelf`.
 
     Objects survive power loss once they are stored. All writes are made one after the other, under
-    a lock of the directory. The tag of an object, which changes whenever its bytes do, is a hash of
-    them.
+    a lock of the directory. A tag changes whenever the bytes of its object do: `fetch` and `swap`
+    use a hash of the bytes, `held` uses inode and modification time.
     """
 
     def __init__(self, root: Path) -> None:
@@ -48,10 +48,10 @@ class FolderShelf:
         return LocalLocation(self.root)
 
     def held(self, prefix: str) -> dict[str, Held]:
-        """Return size and tag of all files below a folder's key, by their keys.
+        """Return size and tag of all files below the folder `prefix`, by their keys.
 
-        Here a tag is made of inode and modification time, so that listing reads no file; `fetch`
-        returns another one.
+        A tag here is made of inode and modification time, so that listing reads no file. It is not
+        the tag that `fetch` returns.
         """
         return dict(self._below(prefix.strip("/")))
 

@@ -24,8 +24,9 @@ class Held:
 class Shelf(Protocol):
     """A place where archives are stored as objects by key, such as a prefix of a bucket.
 
-    The tag of an object is a text that changes whenever its bytes do, such as an ETag. What a
-    method promises holds even where the store's answer to a request was lost.
+    The tag of an object is a text that changes whenever its bytes do, such as an ETag; `held` and
+    `fetch` may return different ones. Each method does what it promises even where the store's
+    answer to a request was lost.
     """
 
     @property
@@ -39,14 +40,14 @@ class Shelf(Protocol):
         ...
 
     def held(self, prefix: str) -> dict[str, Held]:
-        """Return size and tag (as an ETag) of all objects below a folder's key, by their keys.
+        """Return size and tag of all objects below the folder `prefix`, by their keys.
 
         Raises CollectorError or StoreError where the shelf cannot be listed.
         """
         ...
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """Return the bytes of an object and its tag (as an ETag); None where there is none."""
+        """Return the bytes of an object and its tag for `swap`; None for no object."""
         ...
 
     def put(self, key: str, data: bytes) -> None:

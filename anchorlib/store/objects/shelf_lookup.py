@@ -17,7 +17,7 @@ __all__ = ["object_location", "shelf_at"]
 
 
 def object_location(address: ObjectAddress) -> ObjectLocation:
-    """Return the location of a bucket and prefix, for reading; nothing is asked of the store yet.
+    """Return the location of a bucket and prefix, for reading; no request is made yet.
 
     Raises MissingExtraError without obstore, OptionError.
     """

@@ -26,12 +26,12 @@ class ShelfWithin:
         return Within(self._outer.location, self._prefix)
 
     def held(self, prefix: str) -> dict[str, Held]:
-        """Return size and tag (as an ETag) of all objects below a folder's key, by their keys."""
+        """Return size and tag of all objects below the folder `prefix`, by their keys."""
         cut = len(self._prefix)
         return {key[cut:]: one for key, one in self._outer.held(self._prefix + prefix).items()}
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """Return the bytes of an object and its tag (as an ETag); None where there is none."""
+        """Return the bytes of an object and its tag for `swap`; None for no object."""
         return self._outer.fetch(self._prefix + key)
 
     def put(self, key: str, data: bytes) -> None:

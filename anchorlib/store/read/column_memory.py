@@ -22,15 +22,15 @@ class Holder(Protocol):
 
 
 class ColumnMemory:
-    """Limits the bytes that all holders cache together: beyond them the earliest drop theirs.
+    """Limits how many bytes all holders (readers that cache columns) cache together.
 
-    A run of a thousand ranks is read rank by rank. What all of them cache would grow with the
-    ranks, so a rank that was read earlier drops its columns when another rank needs the room. The
-    holder that takes room always gets it, however much that is. Holders are referenced weakly: the
-    room of a holder that was garbage-collected is free again.
+    A run of a thousand ranks is read rank by rank, and the memory for all their columns would grow
+    with the ranks. So when the limit is passed, the ranks that were read earliest drop their
+    columns. The holder that takes room always gets it, however much that is. Holders are referenced
+    weakly: the room of a holder that was garbage-collected is free again.
 
-    most: the limit in bytes; None is a quarter of the memory of this machine or, where that is
-        less, container.
+    most: the limit in bytes; None is a quarter of the memory of this machine, or of its container
+        where that has less.
     """
 
     def __init__(self, most: int | None = None) -> None:

@@ -1,9 +1,9 @@
 """Finds the last complete row of a copy that was made while its rank was being written.
 
 A copy takes a while. Rows that were committed before it began are complete in it. Rows that were
-committed meanwhile are in the files copied late and not in those copied early: some of their
-columns, or their values, read as zeros. So all rows from the first such row on are left out, and
-the rows before it are the run as it was at some commit.
+committed during the copy are in the files copied late and not in those copied early: some of
+their columns, or their values, read as zeros. So the first row of that kind and all later rows
+are left out, and the rows before it are the run as it was at some commit.
 
 Only a rank that was never closed and that nobody writes is examined: its last rows, and the last
 values of each form (records of one dtype and shape). A rank that a dead process left behind has no
@@ -72,8 +72,8 @@ def _torn_rows(rank: Location, reader: RankReader, rows: int) -> int:
 def _lacks_column(rank: Location, reader: RankReader, first: int, stop: int) -> bool:
     """Return whether some column of rows first … stop - 1 looks as if copied too early.
 
-    Its entries are then all zeros, although other entries of the column are not or no writer writes
-    zeros.
+    A column looks so if these entries are all 0, while a writer never writes 0 in it or its earlier
+    entries are not all 0 (`_ends`).
     """
     for name in COLUMNS:
         if name != "seq" and _ends(StoredRows(rank, f"records/{name}", COLUMNS[name]), first, stop):
@@ -91,10 +91,10 @@ def _lacks_column(rank: Location, reader: RankReader, first: int, stop: int) -> 
 
 
 def _ends(column: StoredRows, start: int, stop: int) -> bool:
-    """Return whether a column's entries start … stop - 1 are all zero and probably should not be.
+    """Return whether entries start … stop - 1 of a column are all 0 because they are missing.
 
-    That is so for columns in which a writer never writes 0, and for others where entries before
-    `start` are not all zero.
+    Zeros count as missing in columns in which a writer never writes 0, and in other columns if the
+    entries just before `start` are not all 0.
     """
     if column.span(start, stop).any():
         return False

@@ -37,10 +37,10 @@ _PAIRS: Final = 1 << 44  # times the index of a part: added to the numbers of it
 class _Stretch:
     """Consecutive rows start … stop - 1 of a joined rank, all of which come from one part.
 
-    A part is what one collector holds of the rank; joined, they are read as one rank. place: the
-    index of that part. row: the part's row that becomes row `start`.
+    A part is what one collector holds of the rank; a joined rank reads all parts as one.
+    place: the index of the part. row: the row number in the part of row `start`.
     session: the number of the session that recorded these rows.
-    order: what is added to the part's own `order` (of execution) of each row.
+    order: a number to add to `order` (of execution), which each part counts for itself.
     """
 
     start: int
@@ -119,9 +119,10 @@ class JoinedRank(RankReader):
         self._form_ends.append(start + len(own.forms))
 
     def _attempt(self, session: WriterSession, row: int) -> Attempt:
-        """Return the attempt that stands for a session's attempts in all parts of the rank.
+        """Return one attempt in place of a session's attempts in all parts of the rank.
 
-        row: its first table row. Its header has the entries of all of them; later ones win.
+        row: the first table row of the result. Its header has the entries of all these attempts;
+        where several have an entry of one name, the latest wins.
         """
         own = [attempt for _, attempt in session.attempts]
         header: dict[str, Any] = {}
@@ -279,10 +280,10 @@ class _Names:
 
 
 def _renumbered(numbers: Array, values: Array) -> Array:
-    """Return `values` with each value replaced by the entry of `numbers` at that index.
+    """Return `values` with each value v replaced by numbers[v].
 
-    A value without an entry is damage; it becomes the largest number of its dtype, so that it stays
-    out of range.
+    A value that is no index of `numbers` is damage; it becomes the largest number of its dtype, so
+    that it stays out of range.
     """
     known = values < len(numbers)
     renumbered = np.full_like(values, np.iinfo(values.dtype).max)

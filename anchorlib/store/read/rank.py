@@ -1,8 +1,8 @@
-"""Reads one rank of a run from its place: committed rows, and the catalogue that explains them.
+"""Reads one rank of a run at a location: committed rows, and the catalogue that explains them.
 
 A reader never repairs and never locks. It trusts `seq` and complete catalogue lines, because a
-writer writes them only after everything they refer to. What it answers of the rows is in
-`rank_table`.
+writer writes them only after everything they refer to. The methods that return shapes, values
+or histograms of rows are in `rank_table`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CATALOG_PART: Final = 1 << 20  # bytes of a catalogue that are parsed at a time
 class RankReader(RankTable):
     """Columns, values and catalogue of one rank, as of the last `refresh`.
 
-    name: what errors call the run. part: the number of the part of the rank, see `format.parts`.
+    name: the run's name in errors. part: the number of the part of the rank, see `format.parts`.
     asked: the run and store that `find_run` was given, by which another process can find the rank
         (`pin_of`); None where the run was not found by name.
     """
@@ -93,7 +93,10 @@ class RankReader(RankTable):
         self.committed = self._understood(known, committed)
 
     def end_at(self, rows: int) -> None:
-        """Hide row number `rows` and all later ones, of which a copy of a live rank lacks parts."""
+        """Hide row number `rows` and all later ones, because they are incomplete.
+
+        It is for a copy that was made of a rank while the rank was being written.
+        """
         self.left_out = self.committed - rows
         self.committed = rows
 

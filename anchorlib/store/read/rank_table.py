@@ -1,7 +1,7 @@
-"""What is answered of the rows of one rank, wherever its columns and values are read from.
+"""Methods about the rows of one rank, shared by its readers: columns, shapes, values, histograms.
 
-`rank` reads them from one location, `joined` from the parts of a rank. Values are compared with
-their digests as they are read.
+The readers are `rank`, which reads from one location, and `joined`, which reads from the parts
+of a rank. Values are compared with their digests as they are read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST: Final = (1 << 63) - 1
 class RankTable(ABC):
     """The committed rows of one rank: their columns, shapes, values and histograms.
 
-    run: what errors call the run. committed: how many rows there are.
+    run: the name of the run in error messages. committed: how many rows there are.
     In most methods `rows` is an array of row numbers of the rank's table, and results are in its
     order.
     """
@@ -109,7 +109,7 @@ class RankTable(ABC):
         return self.column("series")
 
     def kept(self, rows: Array) -> Array:
-        """Return a mask of these rows: whether each has stored values, not its summary alone."""
+        """Return a bool for each row: whether its values are stored, not its summary alone."""
         kept: Array = (self.column("flags")[rows] & NOT_KEPT) == 0
         return kept
 
@@ -194,7 +194,7 @@ class RankTable(ABC):
     def unchecked_stack(self, rows: Array) -> Array:
         """Return the raw stored values of rows of one dtype and shape, not compared with digests.
 
-        For a caller that compares them itself; otherwise use `stack`.
+        It is for a caller that compares them itself; others use `stack`.
         """
         (first, places), *others = self._by_form(rows)
         if not others and first.entry.shape is not None:

@@ -5,7 +5,7 @@
 No record is guessed. Catalogue lines that do not fit their checksums are left out, and their
 numbers get made-up entries instead, so that other lines keep their numbers: a row's checksum is
 seeded with its series and form, so a row of a made-up entry does not fit. The missing end of a
-column reads as zeros, and rows behind a hole in `seq` are offered again: checksums decide which of
+column reads as zeros, and rows behind a hole in `seq` count as committed: checksums decide which of
 these rows are sound.
 """
 
@@ -44,7 +44,7 @@ _MOST_LOST: Final = 4096  # most made-up entries of a kind behind its last sound
 
 
 class Remnants:
-    """A `Location` of the run at `run` in which the damaged files of one rank read as mended.
+    """A `Location` of the run at `run` that returns mended contents for one rank's damaged files.
 
     The rank must be of format 2. part: the number of the part of the rank.
     problems: the damage to the catalogue and to `seq` (the column that commits rows), in words;
@@ -125,10 +125,10 @@ class Remnants:
         return max(counts)
 
     def _committed(self) -> Array:
-        """Return column `seq`, whose entries commit rows, without holes, up to the last such row.
+        """Return column `seq`, whose entries commit rows, without holes: 1, 2, … for all rows.
 
-        Either `seq` itself or a `published` line of the catalogue says how many rows were
-        committed.
+        The last committed row is the last one with an entry in `seq`, or the last one that a
+        `published` line of the catalogue counts, whichever is later.
         """
         dtype = COLUMNS["seq"]
         key = "records/seq/"
@@ -214,9 +214,9 @@ class Remnants:
     ) -> Iterator[bytes]:
         """Yield the lines of all entries of one kind in order, with made-up lines for lost ones.
 
-        No row fits a made-up entry. scratch: the catalogue that each line is tried on. key: the
-        kind, such as "series". lines: the sound lines by number. lost: how many lines of the
-        catalogue are lost in all.
+        No row's checksum fits a made-up series or form. scratch: the catalogue to which each line
+        is added, to find out whether it is valid. key: the kind, such as "series". lines: the sound
+        lines by number. lost: how many lines of the catalogue are lost in all.
         """
         count = max(lines, default=-1) + 1
         for number in range(count + min(lost, _MOST_LOST)):
@@ -244,9 +244,11 @@ class Remnants:
         }
 
     def _array_lines(self, scratch: Catalogue, others: Sequence[bytes]) -> Iterator[bytes]:
-        """Yield those lines of `others` that are valid, then one for each form that lost its own.
+        """Yield the valid lines of `others`, then a line for each form whose "array" line is lost.
 
-        That line says that the form (records of one dtype and shape) has an array of values.
+        An "array" line says that a form (records of one dtype and shape) has an array of values.
+        others: the sound lines that remain. scratch: the catalogue to which each line is added, to
+        find out whether it is valid.
         """
         malformed = 0
         for line in others:

@@ -175,7 +175,7 @@ class RunReader:
     def by_step(self) -> StepFigures | None:
         """Return counts, extremes and histograms of an archived run's steps, over all ranks.
 
-        None for other runs, and where the archive has no reliable ones.
+        None for other runs, and where the archive has none, or has them damaged.
         """
         return steps_of_run(self.location, self.figures)
 
@@ -193,9 +193,10 @@ class RunReader:
         return any(self._copied.values())
 
     def is_live(self, rank: int) -> bool | None:
-        """Return whether a process is writing this rank now; None where only a collector can know.
+        """Return whether a process is writing this rank now; None if the run is in no directory.
 
-        A rank that is open and not live was left behind by a process that died.
+        Then only the collector can know. A rank that is open and not live was left behind by a
+        process that died.
         """
         parts = {0, *(part for known, part in self._parts if known == rank)}
         locks = [_lock(self.location, self.name, rank, part) for part in parts]
@@ -206,17 +207,17 @@ class RunReader:
 def open_parts(run: Location, name: str) -> list[RankReader]:
     """Return a reader of each part of each rank at a location.
 
-    A part is what one collector holds of a rank. Unlike `RunReader`, the readers do not mind that
-    further parts of a rank may be in other places.
+    A part is what one collector holds of a rank. Unlike in `RunReader`, it is no error if parts of
+    a rank are missing here, since they may be in other places.
     """
     return [RankReader(run, rank, name, part) for rank, part in listed_parts(run)]
 
 
 def end_copy(run: Location, name: str, reader: RankReader) -> bool:
-    """Hide the incomplete rows of a copy of a live rank; return whether it is such a copy.
+    """Hide the incomplete rows of a rank that was copied while it was being written.
 
-    A rank is taken for a copy where such rows were found, or where it is open and its store has no
-    lock file of it, because then it was never written in this place.
+    Return whether the rank is such a copy. An open rank that nobody writes is taken for a copy if
+    it has incomplete rows, or if its store has no lock file of it: then it was never written here.
     """
     lock = _lock(run, name, reader.rank, reader.part)
     # A sealed rank is whole; it is "open" if its session went on at another collector.
@@ -229,7 +230,7 @@ def end_copy(run: Location, name: str, reader: RankReader) -> bool:
 
 
 def _lock(run: Location, name: str, rank: int, part: int) -> Path | None:
-    """Return the path of the lock of a rank or a part; None where only a collector has one."""
+    """Return the path of the lock of a rank or a part; None if the run is not in a directory."""
     if not isinstance(run, LocalLocation):
         return None
     return lock_path(run.root.parent, name, rank, part)

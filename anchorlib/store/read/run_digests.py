@@ -3,11 +3,11 @@
     run1.zarr/digests-0123456789abcdef.json.zst
         for each rank the digests of its steps, see `anchorlib.store.seal.rank_digests`
 
-The object is named by its bytes: the first digits of their SHA-256, which the index of the run
-    states in full. So an index and its digests always fit, also while archivers add ranks: each
-    writes an object of its own before it replaces the index, and then removes the earlier object.
-    An object that is missing, damaged or about ranks that the index does not know is ignored: then
-    ranks are opened to be compared.
+The object's name has the first digits of the SHA-256 of its bytes, which the index of the run
+states in full. So an index and its digests always fit, also while archivers add ranks: each
+archiver writes a new object before it replaces the index, and then removes the earlier object.
+An object that is missing, damaged or about ranks that the index does not know is ignored: then
+ranks are opened to be compared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The figures of a run of sealed ranks: what the ranks' indices say of each series, merged."""
+"""Totals of an archived run: those that its ranks' indices have of each series, merged."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class MergedSeries:
     """Totals over the visible records of one tensor, kind and mode on all ranks of an archived run.
 
     Records that a resumed run recorded again are not counted.
-    dtypes: the different ones. shape: that all records share, None in place of sizes that differ.
-        first_order: the smallest execution order of a record. bytes: of stored values. histogram:
-        of all elements together. scales: the different loss scales, ascending.
+    dtypes: the different dtypes of the records. shape: the shape that all records share, with None
+        for sizes that differ, or None if numbers of dimensions differ. first_order: the smallest
+        execution order of a record. bytes: those of stored values. histogram: that of all elements
+        together. scales: the different loss scales, ascending.
     """
 
     name: str
@@ -74,9 +75,10 @@ class RunFigures:
         ascending. bytes: of stored values, all attempts together. created_ns, written_ns: when the
         first rank was made, and when the run was last written to. series: in order of execution.
         gaps: observations that were not recorded.
-    parts: (rank, part) of each rank that is stored in several parts; every other rank is whole.
-    digests, by_step: the SHA-256 of the objects that hold the digests of its ranks and the figures
-        of its steps, "" without one; see `run_digests` and `run_steps`.
+    parts: (rank, part) for every part of ranks that are stored in several parts; other ranks are
+        whole.
+    digests, by_step: the SHA-256 of the object that holds the digests of the ranks, and of the
+        object that holds the figures of the steps; "" without one. See `run_digests`, `run_steps`.
     """
 
     ranks: tuple[int, ...]
@@ -93,7 +95,7 @@ class RunFigures:
 
     @classmethod
     def of(cls, ranks: Iterable[RankFigures]) -> RunFigures:
-        """Return the totals of a run that has these ranks."""
+        """Return the totals of a run, merged from those of its ranks."""
         known = sorted(ranks, key=lambda one: one.rank)
         series: dict[tuple[str, str, str], list[tuple[int, SeriesFigures]]] = {}
         for one in known:

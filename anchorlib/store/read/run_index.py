@@ -53,9 +53,10 @@ _NAME: Final = re.compile("[0-9a-f]{64}")
 def archived_figures(run: Location) -> RunFigures | None:
     """Read the totals in the index of a run; None where the ranks themselves have to be read.
 
-    That is so without an index, where it is damaged, and where a rank is not sealed or got a
-    further part. Ranks that were archived after the index was made are added. Costs one request,
-    and one for every thousand ranks.
+    The result is None without an index, and where the index is damaged, a rank is not sealed, or a
+    rank in the index has got a further part since. Ranks that were archived after the index was
+    made are added from their own indices. Costs one request, one for every thousand ranks, and a
+    few for each rank that is added.
     """
     data = run.get(INDEX)
     if data is None:
@@ -78,11 +79,11 @@ def archived_figures(run: Location) -> RunFigures | None:
 def sealed_figures(
     run: Location, ranks: Iterable[int], listed: Sequence[PartKey]
 ) -> Iterator[RankFigures]:
-    """Yield the totals of those of these ranks that are closed and sealed, from their indices.
+    """Yield the totals of each closed and sealed rank among `ranks`, from the rank's index.
 
-    ranks: the numbers of the ranks to look at. listed: all parts of the run, as (rank, part). A
-        rank in several parts is counted from its rows, and left out where records are missing
-        between its parts.
+    ranks: the numbers of the ranks to look at; others than closed and sealed ones are left out.
+        listed: all parts of the run, as (rank, part). A rank in several parts is counted from its
+        rows, and left out where records are missing between its parts.
     """
     parts: dict[int, list[int]] = {}
     for rank, part in listed:
@@ -101,7 +102,8 @@ def sealed_figures(
 def _joined_figures(run: Location, rank: int, parts: Sequence[int]) -> RankFigures | None:
     """Return the totals of a rank in several parts, counted from its rows.
 
-    parts: their numbers. None for no parts, and where records between them are missing.
+    parts: the numbers of the rank's parts. Return None if there are none, or if records between the
+        parts are missing. Raises DamagedError where a part is damaged.
     """
     if not parts:
         return None

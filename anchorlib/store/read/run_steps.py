@@ -3,9 +3,9 @@
     run1.zarr/steps-0123456789abcdef.json.zst
         see `anchorlib.store.seal.step_figures`
 
-With it the HTML page of a run opens one rank however many there are. Like the digests of a run
-(`run_digests`), the object is named by the SHA-256 of its bytes. An object that is missing, damaged
-or of other ranks than those of the index is ignored: then ranks are opened.
+Thanks to it the HTML page of a run opens only one rank, however many there are. Like the digests of
+a run (`run_digests`), the object is named by the SHA-256 of its bytes. An object that is missing,
+damaged or of other ranks than those of the index is ignored: then ranks are opened.
 """
 
 from __future__ import annotations

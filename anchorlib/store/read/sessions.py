@@ -77,8 +77,9 @@ def sessions_of(parts: Sequence[RankReader], run: str) -> list[WriterSession]:
 def has_ended(parts: Sequence[RankReader]) -> bool:
     """Return whether the last session of a rank was closed, as far as these parts of the rank show.
 
-    Not all parts are needed: a session tells only the collector that it uses at its end that it is
-    closed. False where no part has an attempt.
+    parts: readers of some or all parts of the rank. A session says that it is closed only to the
+    collector that it uses last, so only that collector's part has to be among them. False where no
+    part has an attempt.
     """
     writers = _writers(parts)
     if not writers:

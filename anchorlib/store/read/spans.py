@@ -60,11 +60,11 @@ def spans(shares: Iterable[Share]) -> list[Span]:
 
 
 def missing(shares: Sequence[Share], known: Sequence[Span]) -> tuple[int, int] | None:
-    """Return the first hole (first, end): records first … end - 1 of a session that no part holds.
+    """Return the first range of a session's records that no part holds, as (first, end).
 
-    known: what `spans` returned for `shares`. A hole counts only if a later part begins behind it;
-        None where there is none. All records before the first record of a part were acknowledged,
-        so some collector must have them.
+    shares: what each part holds of the session. known: what `spans` returned for them. Return None
+        where nothing is missing. Records are missing only if some part begins behind them: all
+        records before the first record of a part were acknowledged, so a collector must have them.
     """
     due = 0
     for first, end in (*((one.first, one.end) for one in known), (_begin(shares), 0)):

@@ -28,9 +28,10 @@ def memory_here(process: Path = _PROCESS, groups: Path = _GROUPS) -> int:
 
 
 def _limits(line: str, groups: Path) -> Iterator[int]:
-    """Yield the memory limits of one control group and of all groups around it.
+    """Yield the memory limits, in bytes, of one control group and of all groups that contain it.
 
-    line: the group, as a line of /proc/self/cgroup names it.
+    line: the line of /proc/self/cgroup that names the group. Yield nothing for groups without a
+        limit.
     """
     _, _, rest = line.partition(":")
     controllers, _, path = rest.partition(":")

@@ -1,4 +1,4 @@
-"""Reads the files of runs that are only in their archive by the keys that they had in the store."""
+"""Reads files of runs that were archived and removed here, under their old keys of the store."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ def archived_run(note: ArchiveNote) -> Location:
 
 
 class ArchivedRuns:
-    """Reads runs that were archived and removed here from their archives, by keys of the store.
+    """Gives access, by keys of a store, to runs that were archived and removed from the store.
 
-    A store has a note of each archived run, a file that says where its archive is.
+    A store has a note of each archived run, a file that says where its archive is. The bytes are
+    read from that archive. root: the store's directory.
     """
 
     def __init__(self, root: Path) -> None:
@@ -71,7 +72,7 @@ class ArchivedRuns:
         return self._as_it_was(archived, inside, start, length) if data is None else data
 
     def folders(self) -> list[str]:
-        """Return the folders of all archived runs, written as in a listing of the store."""
+        """Return the folders of all archived runs, as a listing has them: "run1.zarr/"."""
         return [f"{run}{_SUFFIX}/" for run in noted_runs(self._root)]
 
     def list(self, key: str) -> list[str]:
@@ -93,10 +94,11 @@ class ArchivedRuns:
     def _as_it_was(
         self, archived: tuple[Location, ArchiveNote], inside: str, start: int, length: int | None
     ) -> bytes | None:
-        """Return bytes of a chunk file of a live rank, rebuilt from the rank's archived rows.
+        """Return bytes of a chunk file that a rank had before archiving, rebuilt from its rows.
 
-        None for other files. A reader that opened the run before it was archived asks for such
-        files until it opens the run again.
+        archived: the run's folder in the archive, and its note. inside: the key of the file below
+            the run's folder. None for other files than chunk files of ranks. A reader that opened
+            the run before it was archived asks for such files until it opens the run again.
         """
         folder, _, key = inside.partition("/")
         rank = rank_of(folder)

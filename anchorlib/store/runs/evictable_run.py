@@ -1,4 +1,4 @@
-"""A run in a directory that may be removed, because it is archived, while it is being read."""
+"""A location of an archived run that stays readable when the run's directory is removed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["EvictableRun"]
 class EvictableRun(LocalLocation):
     """A run's folder, read from the run's archive as soon as the folder is gone.
 
-    A run that is evicted (removed here, because it is archived) leaves by one rename, and its files
-    are deleted after that. A reader that opened it before reads the same rows from the archive, as
-    `ArchivedRuns` gives them out; a run that was removed for good has no note of an archive, and is
-    not found any more.
+    Evicting a run (removing its files here, because it is archived) renames its folder out of the
+    store, then deletes the files. A reader that opened the run before goes on with the same rows
+    from the archive, through `ArchivedRuns`. A run that was removed for good has no note of an
+    archive, and is not found any more.
     """
 
     def __init__(self, root: Path) -> None:

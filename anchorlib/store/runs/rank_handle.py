@@ -32,7 +32,8 @@ _GROWING: Final = threading.Lock()
 def asked(run: str | Path, store: str | Path | None) -> tuple[str, str | None]:
     """Return the run and store in a form that `find_run` understands in any other process.
 
-    Defaults are filled in and paths are made absolute. The store is None where `run` says it all.
+    Defaults are filled in and paths are made absolute. The store is None where `run` is a path or
+    an address, which names the store too.
     """
     text = str(run)
     if "://" in text:
@@ -48,8 +49,8 @@ class Pin:
     """One rank, described so that any process can find it.
 
     asked: the run and the store, as `find_run` takes them.
-    uid: of the rank, which tells it from a later recording under its name.
-    rows: how many rows it has at least.
+    uid: the id of the rank; a later recording under the same name has another one.
+    rows: how many rows the rank has at least.
     """
 
     asked: tuple[str, str | None]

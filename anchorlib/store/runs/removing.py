@@ -1,7 +1,7 @@
 """Removes, renames and adds runs: completely or not at all, never while a process writes them.
 
-Notes of archives are written under the same locks: if a recording began meanwhile, a note would say
-of its new records that they are archived.
+A note says that a run is archived. The run is locked while its note is written, too: if a recording
+began at that time, the note would count the new records as archived.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int
     unless_after: a time in nanoseconds since the epoch, as `written_ns` returns it; a run that was
         written to after that time stays, and RunBusyError is raised.
 
-    A run whose files are in its archive alone is forgotten, as by `forget_run`, where
-    `unless_after` is None; otherwise there is no such run. Raises RunNotFoundError, RunBusyError
-    where a living process writes it, StoreError.
+    Where the run's files are in its archive alone and `unless_after` is None, the store only
+    deletes its note of the archive, and the result is 0; with `unless_after`, RunNotFoundError is
+    raised. Raises RunNotFoundError also for an unknown run, RunBusyError where a living process
+    writes the run, StoreError.
     """
     check_stored_run_name(run)
     folder = run_directory(store, run)
@@ -87,9 +88,9 @@ def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int
 def forget_run(store: Path, run: str) -> None:
     """Delete a store's note of an archived run, so that this store does not list the run any more.
 
-    A note is the file that says where a run was archived; here the run has no other files. The
-    archive keeps its own. Raises RunBusyError where the run is being recorded anew, StoreError
-    where the disk fails.
+    A note is the file that says where a run was archived. The archive is not changed. Raises
+    RunBusyError where the store has files of the run again, or the run is being recorded anew,
+    StoreError where the disk fails.
     """
     check_stored_run_name(run)
     with store_errors(f"cannot forget run {run!r} of {escape(str(store))}"), whole_run(store, run):
@@ -176,9 +177,9 @@ def remove_rank(store: Path, run: str, rank: int) -> int:
 
 
 def rename_run(store: Path, run: str, name: str) -> None:
-    """Give a run another name; forget under its old name where it was archived.
+    """Give a run another name; delete the note of where it was archived under the old name.
 
-    Raises RunNotFoundError, OptionError for a run that left for its archive meanwhile,
+    Raises RunNotFoundError, OptionError for a run whose files are in its archive alone,
     RunExistsError where the name is taken, RunBusyError where a living process writes a run of
     either name, InvalidNameError, StoreError.
     """
@@ -264,9 +265,9 @@ def _written(folder: Path, run: str) -> int:
 def _renamed(old: Path, new: Path) -> bytes | None:
     """Return the zarr.json that a run has under its new name, with its present author.
 
-    old, new: the run's directories. None where the present zarr.json cannot be read, or there is
-        neither one nor a rank. Then it stays as it is: made again without an author, it would let
-        anyone continue the run.
+    old, new: the run's directories. Return None where the present zarr.json cannot be read, or
+        there is neither a zarr.json nor a rank. The caller then leaves the file as it is: made
+        again without an author, it would let anyone continue the run.
     """
     try:
         author = run_author(old)

@@ -74,8 +74,8 @@ def as_zarr(location: Location) -> Store:
 def list_runs(store: Location) -> list[str]:
     """Return the names of the runs in a store, sorted.
 
-    In a directory they include runs that were archived and removed, as long as it notes where they
-    are.
+    A directory also lists runs that were archived and removed, as long as it has a note that says
+    where they are archived.
     """
     folders = (name.removesuffix("/") for name in store.list("") if name.endswith(f"{SUFFIX}/"))
     runs = (folder for folder in folders if _may_be_run(folder))
@@ -111,8 +111,9 @@ def has_run(store: Path, run: str) -> bool:
 def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
     """Find the run that `run` names: a name in `store`, a path, or an address that ends in a name.
 
-    store: is used for a name alone; None means ANCHOR_STORE, else "anchors". Raises
-        RunNotFoundError, with suggestions, OptionError, CollectorError.
+    store: where to look for a name; not used for a path or an address. None means the variable
+        ANCHOR_STORE, else "anchors". Raises RunNotFoundError, with suggestions, OptionError,
+        CollectorError.
     """
     text = str(run)
     if "://" in text:
@@ -128,7 +129,7 @@ def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
 
 
 def names_path(run: str) -> bool:
-    """Return whether a text is the path of a run (or "." or ".."), so that no store is searched."""
+    """Return whether a text is a path ("anchors/run1.zarr", ".") and not the name of a run."""
     return os.sep in run or run.endswith(SUFFIX) or run in (".", "..")
 
 

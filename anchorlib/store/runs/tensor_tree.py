@@ -47,7 +47,8 @@ INT64: Final = np.dtype("<i8")
 class ZarrNode:
     """A group or an array: its zarr.json, the nodes below it, and the chunks of an array.
 
-    Nodes and chunks are functions, which are called when they are first needed.
+    `children` and `chunks` have, by name, a function that makes the node or the chunk's bytes when
+    it is needed.
     """
 
     document: bytes
@@ -129,7 +130,7 @@ def _opened(run: str, pickled: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
 
 @dataclass(frozen=True, slots=True)
 class ShownRows:
-    """The records of one series that a tensor tree (a run shown as zarr) has, by row number."""
+    """Those records of one series that a `TensorTree` shows, as row numbers of the rank's table."""
 
     reader: RankReader
     entry: SeriesEntry
@@ -204,9 +205,10 @@ def _series(part: ShownRows) -> ZarrNode:
 
 
 def _layouts(reader: RankReader, rows: Array) -> dict[tuple[str, tuple[int, ...]], Array]:
-    """Return, for each (dtype, shape) among these rows, the indices into `rows` with it.
+    """Group these rows by dtype and shape.
 
-    The pairs come in order of appearance.
+    Return, by (dtype, shape) in order of appearance, the indices into `rows` of the rows that have
+    it.
     """
     shapes, codes = reader.shape_codes(rows)
     pairs = list(zip(reader.dtypes(rows), codes.tolist(), strict=True))
@@ -226,7 +228,7 @@ def _label(source: tuple[RankReader, str, Array, str]) -> ZarrNode:
 
 
 def rows_together(rows: int, nbytes: int) -> int:
-    """Return how many records, of `nbytes` bytes each, share a chunk, at most `rows`."""
+    """Return how many of `rows` records, of `nbytes` bytes each, one chunk holds."""
     return min(rows_per_chunk(nbytes), rows)
 
 

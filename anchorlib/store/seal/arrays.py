@@ -32,13 +32,12 @@ class SealedArray:
     """The description of an array of a sealed rank.
 
     key: the path of its folder in the rank.
-    serves: the keys of the live rank's arrays (as they were before sealing) whose entries it holds:
-        one key, or for a stack of columns one for each column, None for a column that was no array
-        of the live rank.
+    serves: the keys of the arrays that held its entries before sealing. It is one key; for a stack
+        of columns one for each column, None for a column that was no array before sealing.
     columns: the names of a stack's columns.
-    rows: how many rows a chunk file of the live rank held.
-    sorted_by: None where records are in the order of the live rank; else the key of the array that
-        says in which row of the live rank each record was.
+    rows: how many rows a chunk file held before sealing.
+    sorted_by: None where sealing kept the order of records; else the key of the array that says in
+        which row each record was before sealing.
     """
 
     key: str

@@ -42,11 +42,11 @@ class Grid:
         return cls(shape, chunk, _cut(whole, chunk, SHARD_BYTES // itemsize))
 
     def check(self, itemsize: int) -> None:
-        """Raise ValueError where chunks or shards are larger than allowed, or cut in another way.
+        """Raise ValueError where chunks or shards are too large, or not cut as `of` cuts them.
 
         They must be cut along one axis and extend fully along all later axes. The size is checked
         because a chunk is decompressed as a whole, so a forged size could take any amount of
-        memory.
+        memory. itemsize: bytes of an element.
         """
         whole = tuple(-(-n // max(k, 1)) * k for n, k in zip(self.shape, self.chunk, strict=True))
         ones = (1,) * len(self.shape)
@@ -131,9 +131,9 @@ class Grid:
 
 
 def _cut(shape: tuple[int, ...], unit: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """Return the shape of the largest part of an array, in multiples of `unit`.
+    """Return the shape of the largest part to cut an array into, a multiple of `unit` on each axis.
 
-    most: how many elements the part may have.
+    shape: that of the array. most: how many elements the part may have.
     """
     sizes = list(unit)
     room = most

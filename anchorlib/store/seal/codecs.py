@@ -47,7 +47,10 @@ NO_CHUNK: Final = (1 << 64) - 1
 
 
 def codec_chain(dtype: np.dtype[Any], name: str) -> list[dict[str, Any]]:
-    """Return the codecs, as zarr.json states them, of chunks that blosc compresses with `name`."""
+    """Return the codecs of a chunk, as zarr.json states them: bytes, blosc, then crc32c.
+
+    name: the compressor that blosc uses, such as "zstd".
+    """
     order: dict[str, Any] = {"name": "bytes"}
     if dtype.itemsize > 1:
         order["configuration"] = {"endian": "big" if dtype.str[0] == ">" else "little"}

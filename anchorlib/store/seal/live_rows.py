@@ -1,4 +1,4 @@
-"""Reads rows by their row numbers in the live rank (as written) from the sealed array with them."""
+"""Reads rows of sealed arrays, asked for by the row numbers that the rank's writer gave them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ _FAR_BYTES: Final = 1 << 16  # between two rows: nearer ones are read together
 
 @dataclass(frozen=True, slots=True)
 class SealedRows(RowSource):
-    """Rows of an array of a live rank, read from the sealed array that holds them.
+    """Rows of an array as the rank's writer wrote it, read from the sealed array that holds them.
 
-    A live rank is one as its writer wrote it; sealing makes a few compressed arrays of it for an
-    archive.
+    Sealing makes a few compressed arrays, for an archive, of the many arrays that the writer wrote.
     count, shape: how many rows there are, and the shape of one row.
-    places: the index of each row in the sealed array; None where the rows are in their old order.
-    columns: for a stack of columns, the numbers of the columns that hold the entries of a row; else
-        None.
+    places: for each row its index in the sealed array; None where sealing kept the order of rows.
+    columns: where the sealed array is a stack of columns, the numbers of those columns that hold
+        the entries of a row; else None.
     """
 
     elements: ShardedElements
@@ -75,10 +74,10 @@ class SealedRows(RowSource):
         return next(self.elements.spans([(first + start, first + stop)]))
 
     def _take(self, places: Array, base: int, out: Array) -> None:
-        """Fill `out`, (rows, width), with the rows at these indices of the sealed array.
+        """Fill `out`, (rows, width), with the rows at indices `places` of the sealed array.
 
-        places: the indices, at least one. base: the element of the sealed array at which the row
-            with index 0 begins.
+        places: at least one index. base: the element of the sealed array at which the row with
+            index 0 begins.
         """
         width = out.shape[1]
         if (np.diff(places) == 1).all():
@@ -108,8 +107,8 @@ class FlatRows(RowSource):
 
     Rows are numbered as the rank's writer wrote the elements; they are read from a sealed
     (archived) array in another order.
-    written, starts, sizes: for each record with elements, its first element as written, its first
-        element in the sealed array, and how many elements it has; in the order of `written`.
+    written, starts, sizes: for each record with elements, where it begins in the array as written,
+        where it begins in the sealed array, and how many elements it has; sorted by `written`.
     """
 
     elements: ShardedElements
@@ -121,8 +120,8 @@ class FlatRows(RowSource):
     def of(cls, elements: ShardedElements, starts: Array, written: Array) -> FlatRows:
         """Make a FlatRows from where each record of a flat form (of many shapes) begins.
 
-        starts, written: each record's first element in the sealed array, ascending, and as its
-            writer wrote it; -1 for records without elements.
+        starts: where each record begins in the sealed array, ascending; -1 for records without
+            elements. written: where it began in the array before sealing.
         """
         kept = starts >= 0
         starts, written = starts[kept], written[kept]
@@ -143,7 +142,7 @@ class FlatRows(RowSource):
 
     @property
     def count(self) -> int:
-        """How many elements the array had that the rank's writer wrote, before sealing."""
+        """How many elements the array had before sealing."""
         return int((self.written + self.sizes).max(initial=0))
 
     def span(self, start: int, stop: int) -> Array:
@@ -179,9 +178,10 @@ class FlatRows(RowSource):
         return self.span(row + start, row + stop)
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of the sealed array that hold elements start … stop - 1 as written.
+        """Yield the ranges (first, end) of the sealed array that hold elements start … stop - 1.
 
-        Each is (first, end). Raises DamagedError where an element is missing.
+        start, stop: positions in the array before sealing. Raises DamagedError where an element is
+            missing.
         """
         at = int(np.searchsorted(self.written, start, side="right")) - 1
         while start < stop:
@@ -198,10 +198,10 @@ class FlatRows(RowSource):
 
 
 def inverse_of(written: Array, key: str) -> Array:
-    """Return for each row, as its writer numbered it, its index in the sealed array.
+    """Return an array: for each row number as written the index of the row in the sealed array.
 
-    written: for each index of the sealed array the row that its writer wrote. key: of the array,
-        for errors. Raises DamagedError where `written` is no permutation.
+    written: the inverse, for each index in the sealed array the row number as written. key: the key
+        of the array, for errors. Raises DamagedError where `written` is no permutation.
     """
     count = len(written)
     if count and (int(written.min()) < 0 or int(written.max()) >= count):

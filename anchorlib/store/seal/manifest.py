@@ -67,9 +67,10 @@ class SealedObject:
 class Sealed:
     """A sealed rank (or part of one) as `sealed.json` describes it: a few large, final objects.
 
-    uid: of the rank, from its catalogue. records: committed rows. bytes: of their values, before
-        compression. arrays: the entry of each array (see `SealedArray`), by its key in the rank.
-        objects: all but `sealed.json` itself, in the order in which they were made.
+    uid: the id of the rank, from its catalogue. records: how many rows are committed. bytes: how
+        many bytes their values have before compression. arrays: the entry of each array (see
+        `SealedArray`), by its key in the rank. objects: all objects but `sealed.json` itself, in
+        the order in which they were made.
     part: the number of the part of the rank, see `format.parts`.
     """
 
@@ -139,7 +140,7 @@ def read_sealed(run: Location, rank: int, part: int = 0) -> Sealed | None:
 
 
 def rank_document(catalogue: Catalogue) -> bytes:
-    """Return the zarr.json of a sealed (archived) rank: as before, plus an entry "sealed"."""
+    """Return the zarr.json of a sealed (archived) rank, which has an entry "sealed"."""
     attempts = [attempt_line(attempt) for attempt in catalogue.attempts]
     about = {"rank": catalogue.rank, "state": catalogue.state, "attempts": attempts}
     return group_json(stamp(**about, sealed=VERSION))

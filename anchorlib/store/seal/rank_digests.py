@@ -3,7 +3,7 @@
     steps      one digest for each stretch (range) of steps, over what was recorded in them: each
                record's name, kind, mode, phase, pass, call, dtype, shape and digest of its values
     outline    one digest over everything else that a comparison reads of a rank's table: order,
-               attempts, flags, edges, and the header without what differs between processes
+               attempts, flags, edges, and the header entries that do not differ between processes
 
 Two ranks with equal digests of steps recorded the same values, bit for bit. Two ranks of one run
 with equal outlines have equal tables but for values, so that one of them can stand for the other.
@@ -64,8 +64,8 @@ class RankDigests:
 
     Records that a resumed run recorded again are not visible.
     outline: the digest of what a comparison reads beside values: order, attempts, flags, lineage
-        (what each value was computed from), header. is_traced: whether any operation was traced, or
-        could not be.
+        (what each value was computed from), header. is_traced: whether the rank has entries in its
+        log of traced operations, which no digest covers.
     width: how many steps a stretch (range of steps with one digest) has. stretches: the digest of
         each stretch that has records, by its number (its first step divided by the width),
         ascending.
@@ -181,10 +181,11 @@ class _RecordBytes:
         self._dtypes = _labels([[one.dtype] for one in catalogue.forms])
 
     def places(self, rows: Array) -> tuple[Array, ...]:
-        """Return keys for `np.lexsort` (the last sorts first) that sort the records of a step.
+        """Return arrays for `np.lexsort` by which the records of a step are sorted.
 
-        rows: the row numbers of the records. Records with equal keys keep the order of execution,
-            which tells them apart.
+        They hold call, pass, phase and series of each record; `lexsort` sorts by the last one
+        first. rows: the row numbers of the records, in order of execution, which records with equal
+            keys keep.
         """
         column = self._reader.column
         return (
@@ -231,10 +232,11 @@ def _ranked(labels: Array) -> Array:
 
 
 def _outline(reader: RankRecords, rows: Array) -> bytes:
-    """Return the digest of what a comparison reads of a rank and no digest of steps covers.
+    """Return one digest over all that a comparison of ranks reads besides the digests of steps.
 
-    That is order, attempts, flags, lineage (what each value was computed from), and the header
-    without what differs between processes. rows: the visible rows, in order of execution.
+    It covers order, attempts, flags, lineage (what each value was computed from), and the header
+    without entries that differ between processes. rows: the numbers of the visible rows, in order
+    of execution.
     """
     catalogue = reader.catalogue
     shapes, codes = reader.shape_codes(rows)

@@ -1,8 +1,8 @@
 """The index of a sealed rank: figures of each series, so that readers need not read the table.
 
-The index holds the figures that listings and pooled histograms need, of the visible rows (where a
-resumed run recorded coordinates again, those of the last attempt). They are counted when the rank
-is sealed, from rows that fit their checksums.
+The index holds the figures that listings and pooled histograms need. They are counted over the
+visible rows when the rank is sealed, from rows that fit their checksums. Where a resumed run
+recorded a step, pass, call and phase of a series again, the last attempt's rows are visible.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class RankFigures:
     series: in order of execution. gaps: observations that were not recorded.
     parts: the numbers of the rank's parts that are counted.
     is_part: whether these are totals of one part of several, and not of the complete rank.
-    digests, by_step: hashes, and counts, extremes and histograms, of its steps; None for a part,
-        and in an index of a version that made none.
+    digests: hashes of the records of each range of steps. by_step: counts, extremes and histograms
+        of each step. Both are None for a part, and in an index of a version that made none.
     """
 
     rank: int

@@ -115,10 +115,11 @@ class SealedRank(RowLocation):
         return SealedRows(elements, shape[0], shape[1:], order)
 
     def _label(self, key: str, name: str) -> np.ndarray[Any, Any]:
-        """Return one column of the labels at `key`, in the order of the sealed array.
+        """Return one label of all records of a form, in the order of the sealed arrays.
 
-        Labels are the series, step, … of each record, stored beside its values. Raises DamagedError
-        where there is no such column.
+        Labels are the series, step, … of each record, stored beside its values. key: the sealed
+            array of labels, one column for each label. name: the label. Raises DamagedError where
+            the array or the column is missing.
         """
         array = self._array(key)
         if name not in array.columns:
@@ -151,7 +152,7 @@ class SealedRank(RowLocation):
 
     @cached_property
     def _serving(self) -> Mapping[str, SealedArray]:
-        """The sealed array that holds the rows of an array, by the key it had before sealing."""
+        """For the key of each array before sealing, the sealed array that holds its rows now."""
         arrays = self._arrays.values()
         return {key: array for array in arrays for key in array.serves if key is not None}
 

@@ -55,8 +55,9 @@ def seal(
 
     Memory: the values of one shard (64 MiB), the same compressed, and the table.
 
-    Raises StoreError where the rank was not closed, or is sealed already; DamagedError where rows
-    or values do not fit their checksums, and whatever the target raises.
+    Raises StoreError where the rank was not closed, or is sealed already; OptionError where `into`
+    is the folder of `run`; DamagedError where rows or values do not fit their checksums; and the
+    errors of the target.
     """
     _check(run, reader, into, ended_elsewhere=ended_elsewhere)
     reader.check_rows(np.arange(reader.committed))
@@ -100,7 +101,7 @@ def _check(run: Location, reader: RankRecords, into: Target, *, ended_elsewhere:
 class _Sealing:
     """Writes the objects of one rank that is being sealed (compressed for an archive).
 
-    objects, arrays: their description for `sealed.json`, so far.
+    objects, arrays: descriptions for `sealed.json` of the objects and arrays written so far.
     """
 
     def __init__(self, run: Location, reader: RankRecords, into: Target) -> None:

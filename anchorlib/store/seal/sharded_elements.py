@@ -146,8 +146,9 @@ class ShardedElements:
     ) -> int:
         """Return the offset where a read should end that begins with chunk `place` of a shard.
 
-        wanted: the chunks of the shard that are also needed. before: the bytes of the shard that
-            were read last; None without any.
+        wanted: indices of all chunks of the shard that the caller will need. before: the bytes of
+            the shard that were read last; None if none were read. If the read continues these, it
+            goes up to the shard's index.
         """
         start, stop = self._extent(key, index, place)
         if before is not None and before.stop == start:  # a reader goes through the whole shard

@@ -28,11 +28,10 @@ _TOGETHER: Final = SHARD_BYTES // 2  # records of a flat form within this many b
 class SortedForm:
     """The records of one form (of one dtype and shape, or flat: of many shapes), sorted by series.
 
-    Records without a row in the form's arrays are left out.
-    rows: their row numbers in the rank's table. places: their rows in the form's arrays, as
-        written.
-    starts, sizes: in a flat form, the first element of each record as written, and how many there
-        are; -1 and 0 where none are kept.
+    Records without a row in the form's arrays are left out. All arrays have one entry per record.
+    rows: row numbers in the rank's table. places: row numbers in the form's arrays, as written.
+    starts, sizes: in a flat form, where each record's elements begin in the array as written, and
+        how many it has; -1 and 0 where none are kept.
     shapes: in a flat form, the shapes as they are stored.
     """
 
@@ -139,7 +138,8 @@ class Values:
     def _flat(self, start: int, stop: int) -> Iterator[Array]:
         """Yield elements start … stop - 1 of a flat form (many shapes), record by record.
 
-        Before sealing, records of other series lie between them; near records are read in one go.
+        In the array before sealing, records of other series lie between those of one series.
+        Records that lie near each other there are read together.
         """
         form, values = self._form, self._form.stored.values
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
@@ -190,8 +190,8 @@ class Values:
 def sorted_form(reader: RankRecords, location: Location, entry: Form) -> SortedForm | None:
     """Return the records of a form (one dtype and shape) sorted by series, then as written.
 
-    None where no values are kept. location: of the rank. Raises DamagedError where a row of the
-    form's arrays has no record, or has two.
+    None where no values are kept. location: that of the rank. entry: the form. Raises DamagedError
+    where a row of the form's arrays has no record, or has two.
     """
     if entry.array is None:
         return None

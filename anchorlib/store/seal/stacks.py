@@ -1,4 +1,4 @@
-"""Columns of one dtype stacked in one array, so that a table is few objects, not two a column."""
+"""Columns of one dtype stacked in one array, so that a table becomes only a few objects."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Array = np.ndarray[Any, Any]
 class StackedColumn:
     """One column of a stack (columns of one dtype in one array).
 
-    entries: a function that returns the entries of a range of rows, start … stop - 1. serves: the
-        key of the array that has these entries before sealing; None where there is none.
+    entries: a function that returns the column's entries in rows start … stop - 1. serves: the key
+        of the array that held these entries before sealing; None where no array did.
     """
 
     entries: Elements
@@ -39,8 +39,8 @@ class StackedColumn:
 class Stack:
     """Columns of one dtype by their names, each with `rows` entries, to be written as one array.
 
-    is_sorted: whether its records are sorted by series; one of its columns then has the row that
-        each record had before sealing.
+    is_sorted: whether the records are sorted by series; one of the columns then holds the row
+        number that each record had before sealing.
     """
 
     key: str

@@ -46,7 +46,8 @@ _PENDING: Final = 1 << 23  # numbers of several ranks that wait to be added up
 class StepLine:
     """A line, that is, all that was recorded under one name, kind, mode and phase (`key`).
 
-    first_order, first_step, last_step: over its records on all of `ranks`.
+    first_order, first_step, last_step: the smallest execution order, and the first and last step,
+        of its records on all `ranks`.
     """
 
     key: LineKey
@@ -62,7 +63,7 @@ class FirstNonfinite:
 
     key: its name, kind, mode and phase. nan, inf: how many elements are NaN and infinite, of
         `numel`. skipped: whether GradScaler skipped the step.
-    before: how many of the records that are counted its rank has before this one.
+    before: how many counted records of the same rank come before this one.
     """
 
     step: int
@@ -84,12 +85,12 @@ class StepFigures:
 
     The cell of a line and a stretch has the number: line index * number of stretches + stretch
     index.
-    ranks: whose records these are, ascending. steps: steps with records, ascending.
-    width: how many steps a stretch has. stretches: first steps divided by the width, ascending.
-    lines: ascending by their keys.
-    counts: for each of COUNTS one whole number per cell. low, high: the extremes of the finite
-        elements of each cell, NaN where there are none. sums: of the finite elements of each cell.
-        squares: of the L2 norms, squared.
+    ranks: the ranks whose records are counted, ascending. steps: steps with records, ascending.
+    width: how many steps a stretch has. stretches: their first steps divided by the width,
+        ascending. lines: ascending by their keys.
+    counts: for each name in COUNTS an array with a whole number per cell. low, high: the extremes
+        of the finite elements of each cell, NaN where there are none. sums: the sum of the finite
+        elements of each cell. squares: the sum of the squared L2 norms of each cell's records.
     bins, bin_counts: ascending (cell * SPAN + exponent + OFFSET), and how many elements each has.
     first: the first record that is not finite; None where all elements are finite.
     """
@@ -134,7 +135,7 @@ class StepFigures:
 
 
 class StepPool:
-    """Adds up what was counted in each step of one rank after the other.
+    """Adds up the step figures of several ranks, which are given one after the other.
 
     The order of the ranks does not matter; each may be added once.
     """
@@ -147,7 +148,7 @@ class StepPool:
     def add(self, part: StepFigures | None) -> None:
         """Add the counts, extremes and histograms of a rank's steps, or of several ranks together.
 
-        None, for a rank that has none, makes `total` return None.
+        part: these figures; None for a rank that has none, and then `total` returns None.
         """
         if part is None or self._is_lacking:
             self._is_lacking, self._waiting = True, []
@@ -175,11 +176,12 @@ class StepPool:
 
 
 def fitting(lines: int, width: int, steps: Array) -> tuple[int | None, Array]:
-    """Return the least width from `width` on with which there are not too many cells.
+    """Return how many steps a stretch needs so that there are not too many cells.
 
-    A cell is a line (name, kind, mode, phase) in a stretch of so many steps. lines: how many lines
-    there are. steps: the steps with records. The second result is the numbers of the stretches
-    (first step divided by the width). The width is None where there are too many lines.
+    A cell is a line (name, kind, mode, phase) in a stretch (range of steps). lines: how many lines
+    there are. width: the least width of a stretch in steps, which is doubled as often as needed.
+    steps: the steps with records. Return the width, None where there are too many lines for any,
+    and the numbers of the stretches with records (first step divided by the width).
     """
     stretches = np.unique(steps // width)
     while lines * len(stretches) > MOST_CELLS:
