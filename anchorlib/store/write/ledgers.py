@@ -159,8 +159,8 @@ def _size(gap: Gap) -> int:
 class LineageLedger:
     """Counts the bytes of lineage and header entries that were written, and how many were left out.
 
-    Lineage says what each value was computed from. nbytes: bytes of such lines in the catalogue.
-    header: the header of the attempt that writes them.
+    Lineage says what each value was computed from. nbytes: bytes of all lines with lineage or
+    header entries in the catalogue. header: the header of the attempt that writes them.
     """
 
     def __init__(self, nbytes: int, header: Mapping[str, Any]) -> None:
