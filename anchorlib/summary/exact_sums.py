@@ -140,8 +140,8 @@ def _taken_apart(cells: Array, values: Array) -> tuple[Array, Array, Array, Arra
 def _limbs(cells: Array, numbers: Array, exponents: Array, signs: Array) -> tuple[Array, Array]:
     """Cut sign * number * 2^exponent into limbs (digits of 32 bits); return their keys and counts.
 
-    cells: the number of the sum that each number belongs to. A number has at most 63 bits. The
-    results are those fields of `ExactSums`, not added up yet.
+    cells: the number of the sum that each number belongs to. A number has at most 63 bits. Keys and
+        counts are those of `ExactSums`, except that a key may occur several times.
     """
     limb, shift = np.divmod(exponents + _SHIFT, _BITS)
     shift = shift.astype(np.uint64)

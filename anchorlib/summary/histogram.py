@@ -20,8 +20,9 @@ class Log2Histogram:
     zero, nan, inf: elements that have no exponent (both zeros, both infinities).
     subnormal: how many of the binned elements are subnormal in their own dtype.
 
-    The sum of two is the histogram of both arrays together; `Log2Histogram()` is that of no array.
-    A complex element counts as two: its real and its imaginary part.
+    Two histograms can be added: the result is the histogram of both arrays together.
+    `Log2Histogram()` is that of no array. A complex element counts as two: its real and its
+    imaginary part.
     """
 
     bins: Mapping[int, int] = field(default_factory=dict, hash=False)

@@ -1,6 +1,7 @@
 """Private names by which compilers' graphs are read during compilation, and their runs observed.
 
-`capture.tracing.graph_reader` waits until other code imports these modules, and never imports them.
+`capture.tracing.graph_reader` never imports the modules of torch that have these names: it waits
+until other code does.
 """
 
 from __future__ import annotations
