@@ -78,7 +78,7 @@ def archives_in(store: Path) -> list[ArchiveState]:
 
 
 def archives_at(client: KeeperClient) -> list[ArchiveState]:
-    """Ask a collector for the state of its archive; [] where it has never archived a run.
+    """Ask a collector for the state of its archive; [] if it archives nothing and never has.
 
     The state counts only runs that the client may read. Raises CollectorError.
     """

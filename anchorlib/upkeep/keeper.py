@@ -39,7 +39,7 @@ class Keeper(Protocol):
     def place(self) -> str:
         """The store as canonical text, which does not depend on how a user spelled it.
 
-        By it a caller notices that two arguments name the same run.
+        A caller compares these texts to notice that two arguments name a run of the same store.
         """
         ...
 

@@ -105,7 +105,7 @@ class Examined:
 
     @property
     def usable(self) -> Array:
-        """A mask of the rows that can be salvaged as records, with values or with a summary."""
+        """A mask of the rows that can be salvaged as records, with values or a summary alone."""
         rows = np.arange(len(self.sound))
         without = self.reader.kept(rows) & ~self.kept
         # A row that lost its values and has no stored histogram has no summary either.

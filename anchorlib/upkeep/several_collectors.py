@@ -65,9 +65,10 @@ class SpreadKeeper:
         return [one for keeper in self._keepers.values() for one in keeper.archives()]
 
     def alone(self) -> dict[str, str]:
-        """Return the runs whose files no collector has, since all parts are in archives.
+        """Return the archives of the runs of which no collector has files now, by the run's name.
 
-        Each comes with an archive: that of the first collector which archived a part of it.
+        All parts of such a run are in archives; the archive returned is that of the first collector
+        which archived a part.
         """
         at = {place: keeper.alone() for place, keeper in self._keepers.items()}
         here = {

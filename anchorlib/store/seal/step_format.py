@@ -104,7 +104,10 @@ def read_step_figures(document: Any) -> StepFigures:
 
 
 def _packed(values: Array) -> str:
-    """Return 8-byte numbers as text: all their first bytes, all second bytes, …, compressed."""
+    """Return 8-byte numbers as text: compressed, and then encoded in base64.
+
+    Before that their bytes are sorted: the first bytes of all numbers, then all second bytes, ….
+    """
     wide = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     planes = wide.view(np.uint8).reshape(-1, 8).T
     return base64.b64encode(deflated(np.ascontiguousarray(planes).tobytes())).decode()

@@ -1,4 +1,4 @@
-"""What sealing needs from a reader of a rank: records, with figures and values, and gaps."""
+"""The interface of the readers that sealing uses: records with figures and values, and gaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the modules of this folder need from a reader of a rank: its columns and its catalogue."""
+"""The interface of the readers that this folder's modules use: columns and catalogue of a rank."""
 
 from __future__ import annotations
 

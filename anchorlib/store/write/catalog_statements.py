@@ -79,10 +79,10 @@ class Statements:
         self._header = dict(attempt.header)
 
     def gaps(self, gaps: Sequence[Gap]) -> Counter[str]:
-        """Take gaps (counts of observations not recorded), each as a total, and write those due.
+        """Note totals of gaps (counts of observations not recorded), and write the gaps now due.
 
         Return how many observations are new in these totals, by the reason of the gap.
-        `GapLedger.due` says which are written now.
+        `GapLedger.due` says which gaps are due.
         """
         self._budget.claim(GAP_LINE_BYTES * len(gaps))
         fresh = self._gaps.tell(gaps)

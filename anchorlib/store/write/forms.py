@@ -51,7 +51,7 @@ class Addition:
     A form is the records of one dtype and shape; a flat form holds records of many shapes.
     values: buffers with the values of the block's records, end to end.
     rows, elements: by how many the form grows.
-    starts, shapes: rows for the arrays of those names, which only a flat form has.
+    starts, shapes: rows for the arrays `start` and `shape`, which only a flat form has.
     """
 
     form: OpenForm

@@ -69,7 +69,7 @@ class GapLedger:
                 self._seen[key] = self._written[key] = gap.count
 
     def tell(self, gaps: Iterable[Gap]) -> Counter[str]:
-        """Take gaps, each with the total of its observations that were not recorded.
+        """Note new totals of gaps, that is, counts of observations that were not recorded.
 
         Return how many observations are new in these totals, by the reason of the gap.
         """

@@ -247,7 +247,8 @@ class Resumed:
 def take_up(reader: RankReader, place: RankPlace) -> CatalogFile:
     """Blank rows and catalogue bytes that were never committed; return the catalogue's file.
 
-    reader: reads the rank at `place`.
+    reader: reads the rank at `place`. The next line is appended to the file behind the last
+        committed one.
     """
     erase_rows_after(place.path / "records", reader.committed)
     file = CatalogFile(place.path / "catalog", reader.catalogue_end, place.tree)

@@ -60,7 +60,8 @@ class Numbers:
     """Maps a block's codes of series or phases to the rank's numbers, and remembers them.
 
     All blocks that come from one writer share a table of series and phases, which only grows; a
-    code is an index into it. number_of: returns the rank's number of such an entry, or REFUSED.
+    code is an index into it. number_of: a function that returns the rank's number of an entry of
+    this table, or REFUSED.
     """
 
     def __init__(self, number_of: Callable[[Any], int]) -> None:

@@ -123,7 +123,9 @@ def _ordered(before: Sequence[str], unfinished: str, after: Sequence[str]) -> li
     """Puts the words behind the cursor in front of the unfinished word.
 
     before, after: the words before and behind it. Returns program and command, then the words
-    behind the cursor, then the other words before it; the unfinished word is left out.
+        behind the cursor, then the other words before it; the unfinished word is left out. If the
+        unfinished word is an argument, arguments behind the cursor are left out, up to the first
+        option.
     """
     if len(before) < 2:
         return [*before]
