@@ -90,10 +90,11 @@ def figures_of(
 def _small(
     layout: Array, layouts: Sequence[tuple[str, int]], kinds: Sequence[DType]
 ) -> Iterator[tuple[DType, Array, Array]]:
-    """Yield (dtype, indices of its small arrays, their numbers of elements), by ascending size.
+    """Yield (dtype, indices of its small arrays, their sizes) for each dtype, by ascending size.
 
-    Only dtypes that are scanned as float32 come, and only those with more than FEW small arrays;
-    other arrays are summarised singly. A complex element counts as two.
+    Only dtypes that are scanned as float32 are yielded, and of these only dtypes with more than FEW
+    small arrays; other arrays are summarised singly. Sizes are numbers of elements; a complex
+    element counts as two.
     """
     for name in dict.fromkeys(name for name, _ in layouts):
         kind = dtypes.dtype(name)
@@ -173,7 +174,8 @@ class _Made:
     def _add_histograms(self, places: Array, pieces: Pieces, kind: DType) -> None:
         """Add the histograms of the arrays in the rows `places`.
 
-        Arrays with subnormal elements are left out, so that exponent field 0 counts zeros alone.
+        Arrays with a NaN, an infinity or a subnormal float32 (`pieces.odd`) are left out, so that
+        exponent field 0 counts zeros alone.
         """
         if pieces.odd.any():
             pieces.counts[pieces.odd] = 0

@@ -1,4 +1,4 @@
-"""The compiled scan of `kernels`, linked into a process once that has summarised enough bytes.
+"""The compiled scan of `kernels`, linked into a process that has summarised enough bytes.
 
     WORTH bytes scanned ─▶ a child compiles, and compares with numpy ─▶ linked: one call an array
 
@@ -49,7 +49,7 @@ LAYOUTS: Final = {"single": SINGLE, "double": DOUBLE}
 
 
 class _Room(threading.local):
-    """The memory of each thread to which scans of one bit layout add their counts and sums."""
+    """Memory of each thread, to which the scans of one bit layout add their counts and sums."""
 
     def __init__(self, layout: BitLayout) -> None:
         self.counts = np.zeros((4, 2 * layout.fields), np.int64)
@@ -157,7 +157,7 @@ def _pieces_by(function: Function) -> Callable[[Array, Array], Pieces]:
 
 
 class Scans:
-    """The compiled scans of this process, and how they come to be compiled and linked.
+    """The compiled scans of this process; it has them compiled and linked when that is worth while.
 
     fault: why this process has no compiled scans and never will; None if it has, or still may.
     """

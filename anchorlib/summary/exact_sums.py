@@ -44,7 +44,7 @@ class ExactSums:
 
     @classmethod
     def of(cls, cells: Array, values: Array) -> ExactSums:
-        """Add up `values`; `cells` says, for each value, the number of the sum it belongs to."""
+        """Return the sums of `values`; `cells` has the number of the sum to add each value to."""
         finite = np.isfinite(values)
         cell, mantissa, exponent, sign = _taken_apart(cells[finite], values[finite])
         parts = [_limbs(cell, mantissa, exponent, sign), _not_finite(cells, values, finite)]
@@ -52,7 +52,7 @@ class ExactSums:
 
     @classmethod
     def of_squares(cls, cells: Array, values: Array) -> ExactSums:
-        """Add up the squares of `values`; `cells` says which sum each value belongs to."""
+        """Return the sums of squares of `values`; `cells` has the number of each value's sum."""
         finite = np.isfinite(values)
         cell, mantissa, exponent, _ = _taken_apart(cells[finite], values[finite])
         one = np.ones(len(cell), np.int64)
@@ -78,7 +78,7 @@ class ExactSums:
 
     @classmethod
     def pooled(cls, parts: list[ExactSums]) -> ExactSums:
-        """Add up several `ExactSums`: sums of the same number are added to each other."""
+        """Return several `ExactSums` added up: sums of the same number are added to each other."""
         none = np.empty(0, np.int64)
         return cls._added([(none, none), *((one.keys, one.counts) for one in parts)])
 
@@ -140,8 +140,8 @@ def _taken_apart(cells: Array, values: Array) -> tuple[Array, Array, Array, Arra
 def _limbs(cells: Array, numbers: Array, exponents: Array, signs: Array) -> tuple[Array, Array]:
     """Cut sign * number * 2^exponent into limbs (digits of 32 bits); return their keys and counts.
 
-    cells: the number of the sum that each number belongs to. A number has at most 63 bits. The
-    results are those fields of `ExactSums`, not added up yet.
+    cells: the number of the sum that each number belongs to. A number has at most 63 bits. Keys and
+        counts are those of `ExactSums`, except that a key may occur several times.
     """
     limb, shift = np.divmod(exponents + _SHIFT, _BITS)
     shift = shift.astype(np.uint64)

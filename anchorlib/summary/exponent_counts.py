@@ -131,9 +131,10 @@ class FloatTally:
 
 
 def _only_zeros(patterns: np.ndarray[Any, Any], low: int) -> bool:
-    """Return whether those elements that have the lowest exponent field are all 0.0.
+    """Return whether all elements with exponent field 0 are 0.0.
 
-    low: how many these are. The others with that field are -0.0 or subnormal.
+    patterns: the bits of all elements. low: how many of them have the field 0; those that are not
+        0.0 are -0.0 or subnormal.
     """
     return not low or patterns.size - np.count_nonzero(patterns) == low
 

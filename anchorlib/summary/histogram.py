@@ -20,8 +20,9 @@ class Log2Histogram:
     zero, nan, inf: elements that have no exponent (both zeros, both infinities).
     subnormal: how many of the binned elements are subnormal in their own dtype.
 
-    The sum of two is the histogram of both arrays together; `Log2Histogram()` is that of no array.
-    A complex element counts as two: its real and its imaginary part.
+    Two histograms can be added: the result is the histogram of both arrays together.
+    `Log2Histogram()` is that of no array. A complex element counts as two: its real and its
+    imaginary part.
     """
 
     bins: Mapping[int, int] = field(default_factory=dict, hash=False)
@@ -41,14 +42,17 @@ class Log2Histogram:
         inf: int = 0,
         subnormal: int = 0,
     ) -> Log2Histogram:
-        """Make a histogram of ascending `exponents` and the number of elements of each."""
+        """Return the histogram with `counts` elements in the bins of `exponents`, which ascend.
+
+        zero, nan, inf, subnormal: counts as in the class.
+        """
         return cls(
             dict(zip(_ints(exponents), _ints(counts), strict=True)), zero, nan, inf, subnormal
         )
 
     @classmethod
     def pooled(cls, histograms: Iterable[Log2Histogram]) -> Log2Histogram:
-        """Add up histograms; the sum of none is an empty histogram."""
+        """Return the sum of histograms; an empty histogram if there are none."""
         bins: Counter[int] = Counter()
         zero = nan = inf = subnormal = 0
         for one in histograms:

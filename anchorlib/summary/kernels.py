@@ -129,9 +129,9 @@ class Bits(NamedTuple):
 def count_of(bits: Bits) -> Any:
     """Return the numba function count(patterns, start, stop, counts) for a bit layout.
 
-    The function counts the elements by sign and exponent field, in four tables whose sum counts:
-    counts[4][sign and exponent field]. It returns whether any element is zero, subnormal or not
-    finite.
+    The function counts the elements by sign and exponent field, spread over four tables that the
+    caller has to add up: counts[4][sign and exponent field]. It returns whether any element is
+    zero, subnormal or not finite.
     """
     shift, fields, table = bits.unsigned(bits.mantissa), bits.fields, 2 * bits.fields
 

@@ -72,7 +72,7 @@ def sealed(code: bytes) -> bytes:
 
 
 def _unsealed(printed: bytes) -> bytes | None:
-    """Return the object file in what a process printed; None where it is not there as a whole."""
+    """Return the object file from the output of a process; None if it is missing or incomplete."""
     # A site's start-up files may print, too: the object file follows the last mark.
     last = printed.rpartition(_MARK)[2]
     seal, code = last[:_SEAL_BYTES], last[_SEAL_BYTES:]

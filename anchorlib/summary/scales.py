@@ -1,11 +1,11 @@
 """The powers of two that suit as a loss scale before a cast to a narrower float.
 
 Where the highest bin is E, every element times 2**k is below 2**(E + 1 + k). So no element
-overflows as long as that bound is at most the target's largest finite value M. The largest such
-scale loses fewest elements to zero. A smaller scale loses no more, as long as the lowest bin that
-the largest one saves stays above half the smallest subnormal s. `scales_for` returns the range of
-these scales. Bins do not say how near to 2**(E + 1) an element comes, so twice the largest scale
-may be harmless too.
+overflows as long as that bound is at most the target's largest finite value M. Of the scales that
+keep to this, the largest loses the fewest elements to zero. A smaller one loses no more, as long as
+it leaves the lowest bin that the largest scale saves above half the target's smallest subnormal.
+`scales_for` returns the range of these scales. Bins do not say how near to 2**(E + 1) an element
+comes, so twice the largest scale may be harmless too.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ LARGEST, SMALLEST = 1023, -1022  # exponents of the powers of two that are norma
 class ScaleRange:
     """The loss scales 2**low … 2**high that suit a tensor before a cast to a narrower float.
 
-    With each of them no finite element overflows, and equally few become zero; infinite elements
-    stay infinite.
+    None of them lets a finite element overflow, and each makes the same elements zero. Infinite
+    elements stay infinite.
 
     underflow: the share of elements that become zero, among those that are neither zero nor nan.
     """

@@ -1,8 +1,8 @@
 """How many elements of a tensor a cast to a narrower float would spoil: `anchor hist --as fp16`.
 
-Elements may be scaled before the cast (`--scale S`). With s the smallest subnormal, N the smallest
-normal and M the largest finite value of the target, and y = |x| * scale in real numbers, rounding
-to nearest, ties to even, puts y
+Elements may be scaled before the cast (`--scale S`). Let s be the smallest subnormal, N the
+smallest normal and M the largest finite value of the target, and y = |x| * scale as an exact
+number. Rounding to nearest, ties to even, puts y
 
     underflow      to zero                   y <= s/2
     subnormal_as   into the subnormal range  s/2 < y < N - s/2
@@ -63,7 +63,7 @@ _TARGETS = [
 class Shares:
     """How many elements of an array a cast to a narrower float would spoil, and in which way.
 
-    The sum of two is that of both arrays together.
+    Two of them can be added: the result counts the elements of both arrays together.
 
     count: how many elements are neither zero nor nan.
     underflowing, subnormals, overflowing: how many of these would become zero, subnormal, or too
@@ -79,17 +79,17 @@ class Shares:
 
     @property
     def underflow(self) -> float:
-        """The share of elements that would round to zero; 0 if there are no elements."""
+        """The share of elements that would round to zero; 0 if all elements are zero or nan."""
         return self.underflowing / (self.count or 1)
 
     @property
     def subnormal_as(self) -> float:
-        """The share of elements that would become subnormal; 0 if there are no elements."""
+        """The share of elements that would become subnormal; 0 if all elements are zero or nan."""
         return self.subnormals / (self.count or 1)
 
     @property
     def overflow(self) -> float:
-        """The share of elements that would be too large, or are infinite; 0 if there are none."""
+        """The share of elements that overflow or are infinite; 0 if all are zero or nan."""
         return self.overflowing / (self.count or 1)
 
     def __add__(self, other: object) -> Shares:
@@ -179,9 +179,9 @@ def _of_values(raw: np.ndarray[Any, Any], name: str, limits: tuple[_Limit, ...])
 
 
 def _magnitudes(values: np.ndarray[Any, Any], layout: BitLayout | None) -> np.ndarray[Any, Any]:
-    """Return numbers ordered as |x|, of the elements that are neither zero nor nan.
+    """Return a number, ordered as |x| is, for each element that is neither zero nor nan.
 
-    They are the bits of floats without the sign, and |x| of integers (`layout` None).
+    The number of a float is its bits without the sign; that of an integer (`layout` None) is |x|.
     """
     if layout is None:
         numbers = magnitudes(values)
@@ -191,7 +191,7 @@ def _magnitudes(values: np.ndarray[Any, Any], layout: BitLayout | None) -> np.nd
 
 
 def _last_pattern(limit: _Limit, layout: BitLayout | None) -> int:
-    """Return the largest magnitude below the limit, as `_magnitudes` gives magnitudes.
+    """Return the largest number that lies below the limit, in the numbering of `_magnitudes`.
 
     The result may be larger than the bits of any float: then every element is below the limit.
     """

@@ -1,9 +1,9 @@
 """All private names of torch that this project uses, and nothing else.
 
 torch documents less than an observer needs: no public name tells whether a backward runs, or
-registers a hook that copies leave out. Each private name is a *door*, listed here and nowhere else,
-with its purpose, the version of torch that introduced it, and the loss where torch has moved it.
-What is lost is a feature, with a warning, and never a bit of the training.
+registers a hook that is not copied and saved with its module. Each private name is a *door*, listed
+here and nowhere else, with its purpose, the version of torch that introduced it, and the loss where
+torch has moved it. What is lost is a feature, with a warning, and never a bit of the training.
 
     door            the class of doors; the table of all doors; warnings of a loss
     backward        the backward that runs, and the nodes of its graph

@@ -171,7 +171,7 @@ private(
 
 
 def leaf_of(node: Any) -> torch.Tensor | None:
-    """Return the leaf for which `node` accumulates gradients; None for a node of another kind."""
+    """Return the leaf tensor whose gradient `node` adds up; None for a node of another kind."""
     if type(node).__name__ != "AccumulateGrad":
         return None
     leaf = getattr(node, "variable", None)
@@ -192,7 +192,8 @@ RAW_SAVED: Final = "_raw_saved_"
 def saved_getters(node: Any) -> dict[str, Any]:
     """Return the getters of the arguments that a node saved for backward, by name (`_saved_eps`).
 
-    They are taken from the type's own dict: a custom Function may have any attribute so named.
+    They are taken from the dict of the node's type: a custom Function's node may have any attribute
+    with a name like this.
     """
     return {
         name: getter
@@ -223,7 +224,8 @@ _FORWARD: Final = "_forward_cls"
 def compiled_outputs(node: Any) -> int | None:
     """Return how many outputs of the compiled code that made `node` have gradients.
 
-    0 for a Function of the user's whose name is that of torch's; None if it is unknown.
+    Returns 0 if `node` is of a user's Function that only has the same name as torch's, and None if
+    the number is unknown.
     """
     forward: Any = getattr(type(node), _FORWARD, None)
     if _function.fitting(forward) is None:

@@ -1,6 +1,7 @@
-"""Private names for code that dynamo has compiled: what there is of it, and its backward.
+"""Private names for what dynamo has compiled: how much there is, whether its backward runs.
 
-No function that a training without compiling calls imports dynamo: the import takes a second.
+Functions that are called also in a training without torch.compile do not import dynamo: the import
+takes a second.
 """
 
 from __future__ import annotations

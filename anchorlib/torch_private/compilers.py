@@ -1,6 +1,7 @@
 """Private names by which compilers' graphs are read during compilation, and their runs observed.
 
-`capture.tracing.graph_reader` waits until other code imports these modules, and never imports them.
+`capture.tracing.graph_reader` never imports the modules of torch that have these names: it waits
+until other code does.
 """
 
 from __future__ import annotations
@@ -143,10 +144,10 @@ def inductors_graph() -> Any:
 
 
 def node_lines(module: fx.GraphModule) -> tuple[Any, int] | None:
-    """Return the table from lines of a graph module's code to nodes, and its first line's number.
+    """Return (table from lines of a graph module's code to nodes, number of the first line).
 
-    torch writes the code of a graph module, one line for each node. None where this torch
-    lacks the table.
+    torch writes the code of a graph module, one line for each node. None where this torch lacks the
+    table.
     """
     lines = getattr(module, "_lineno_map", None)
     first = getattr(module, "_prologue_start", None)

@@ -93,7 +93,7 @@ _unwrapped: Any = private(
 
 
 def inside_functorch(x: torch.Tensor) -> torch.Tensor:
-    """Return the tensor inside all wrappers that vmap and grad put around `x`; else `x` itself."""
+    """Return the tensor inside all wrappers that vmap and grad put around `x`, or `x` itself."""
     while is_wrapped(x):
         x = _unwrapped(x)
     return x
@@ -119,7 +119,7 @@ def _both() -> Iterator[None]:
 
 
 def without_modes() -> AbstractContextManager[None]:
-    """Return a context manager in which none of the user's modes sees what anchorlib calls.
+    """Return a context manager in which none of the user's torch modes sees what anchorlib calls.
 
     Raises MovedError where torch has no such context: modes would treat our copies as the user's.
     """

@@ -7,11 +7,12 @@
         instead=lambda: -1,
     )
 
-`private` looks the name up at once, in modules that `import torch` has loaded anyway, and returns
-`instead` where it is gone, or stands for a thing of another kind (a number where a function was):
-`kind` tells whether a thing is of the kind that our code uses. `later` looks nothing up: its name
-belongs to a compiler, which only a training that compiles imports. Code that uses such a name
-checks itself whether it is there, and of the right kind (`Door.fitting`).
+`private` looks the name up at once, in modules that `import torch` has loaded anyway. It returns
+`instead` where the name is gone, or now names an object of another kind (a number where a function
+was): the argument `kind` tells whether an object is of the kind that our code uses. `later` looks
+nothing up: its name belongs to a compiler, which only a training that compiles imports. Code that
+uses a name given to `later` checks itself whether it is there, and of the right kind
+(`Door.fitting`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ OLDEST: Final = "2.6"
 
 
 class AffectedPrograms(Enum):
-    """Which programs lose something where torch has moved a private name; they alone are warned."""
+    """The programs that lose something where torch has moved a name; only they are warned."""
 
     EAGER = "any training"
     COMPILED = "anchors in compiled code"
@@ -59,10 +60,10 @@ class AffectedPrograms(Enum):
 
 
 class MovedError(AnchorError, RuntimeError):
-    """A private name of torch is gone without which a tensor cannot be observed.
+    """Raised where a tensor cannot be observed because torch has moved a private name.
 
-    Not an UnsupportedError, which `anchor` raises: the observation is counted as skipped, and
-    training goes on.
+    It is no UnsupportedError, because `anchor` would raise that into the program. This one is
+    counted as a skipped observation, and training goes on.
     """
 
 

@@ -1,6 +1,7 @@
 """Private names of dynamo: marks on our functions, and facts about the code that it is tracing.
 
-No function that a training without compiling calls imports dynamo: the import takes a second.
+Functions that are called also in a training without torch.compile do not import dynamo: the import
+takes a second.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _CONSTANT: Final = "_dynamo_marked_constant"
 
 
 def mark_disabled(function: Callable[..., Any]) -> None:
-    """Let dynamo break its graph at `function`, not inline it, as torch.compiler.disable does."""
+    """Make dynamo break its graph at `function`, like torch.compiler.disable, and not inline it."""
     vars(function)[_DISABLED] = True
 
 
@@ -97,7 +98,7 @@ _constant = later(
 
 
 def tell_marks() -> bool:
-    """Warn of each mark that dynamo does not know any more.
+    """Warn of each mark (`mark_disabled`, `mark_constant`) that dynamo does not know any more.
 
     Returns whether dynamo is loaded, so that its marks could be checked.
     """
@@ -141,7 +142,7 @@ _TRACER: Final = later(
 
 
 def _output() -> Any:
-    """Return the graph that dynamo is tracing; None where it traces none, or is unknown."""
+    """Return the graph that dynamo is tracing; None if it traces none, or torch does not tell."""
     try:
         from torch._dynamo.symbolic_convert import InstructionTranslator
     except ImportError:

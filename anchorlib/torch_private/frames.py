@@ -23,7 +23,8 @@ def _never() -> None:
 def _code(name: str, *given: Any) -> Callable[[], object]:
     """Return a function that returns the code object of torch's function `name`.
 
-    given: if any, torch's function is called with these, and the code of what it returns is taken.
+    given: arguments, or none. With arguments, the function `name` is called with them, and the code
+        object is that of the function that it returns.
     """
 
     def probe() -> object:
@@ -38,9 +39,9 @@ def frame_code(
 ) -> CodeType:
     """Return the code object of torch's function `name`, by which its frames are recognized.
 
-    purpose, loss, reach: see `private`. given: if any, torch's function is called with these, and
-    the code of what it returns is taken. Where this torch has no such function, the code of one
-    that is never called is returned.
+    purpose, loss, reach: see `private`. given: arguments, or none. With arguments, the function
+        `name` is called with them, and the code object is that of the function that it returns.
+        Where this torch has no such function, the code of one that is never called is returned.
     """
     code: CodeType = private(
         name,

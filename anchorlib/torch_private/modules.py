@@ -32,7 +32,7 @@ def _kept(name: str) -> Callable[[], object]:
 
 
 def _dicts(*names: str) -> Callable[[], object]:
-    """Return a function that returns True if modules have a dict under each of `names`, or None."""
+    """Return a function that returns True if modules have all dicts `names`, and None if not."""
     return lambda: all(isinstance(_MODULE.get(name), dict) for name in names) or None
 
 
@@ -179,7 +179,8 @@ _before_forward: Any = private(
 def forward_hook_dicts(module: nn.Module) -> tuple[Any, Any, Any] | None:
     """Return a module's dicts of hooks after its forward; None where this torch lacks them.
 
-    They are all hooks, flags of those that take keywords, and flags of those that run in any case.
+    The three dicts hold the hooks, which of them take keyword arguments, and which of them run in
+    any case.
     """
     if _after_forward is None:
         return None
@@ -193,7 +194,7 @@ def forward_hook_dicts(module: nn.Module) -> tuple[Any, Any, Any] | None:
 def forward_pre_hook_dicts(module: nn.Module) -> tuple[Any, Any] | None:
     """Return a module's dicts of hooks before its forward; None where this torch lacks them.
 
-    They are all hooks, and flags of those that take keywords.
+    The two dicts hold the hooks, and which of them take keyword arguments.
     """
     if _before_forward is None:
         return None

@@ -44,9 +44,9 @@ _entry: Any = private(
 def wrap_operator_call(
     operator: Any, entry: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> None:
-    """Make calls of our `operator` run `entry(f)`, where f is the function that they run so far.
+    """Make each call of our `operator` run `entry(f)` in place of f, the function that it runs now.
 
-    Does nothing where this torch lacks that function.
+    Does nothing where this torch has moved the attribute that holds f.
     """
     if _entry is not None:
         operator._op = entry(operator._op)

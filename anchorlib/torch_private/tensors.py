@@ -78,8 +78,8 @@ def register_hook(x: torch.Tensor, node: Any, hook: Callable[[torch.Tensor], Any
     """Let `hook` be called with the gradient of `x`, which `node` made, while the graph lives.
 
     Does what `Tensor.register_hook` does, in the same order, without making a handle (with its weak
-    reference), which costs more than the rest. torch calls the values of the dict; its keys need
-    only differ.
+    reference), which costs more than the rest. The hook is added to the tensor's dict of hooks, of
+    which torch calls the values; the keys need only differ.
     """
     if type(x) is not torch.Tensor or not _QUICK:  # a subclass may override `register_hook`
         x.register_hook(hook)
@@ -168,9 +168,9 @@ _storage_address: Any = private(
 def data_address(x: torch.Tensor) -> int:
     """Return the address of the first value of `x`; a lazy clone's memory is not copied to get it.
 
-    `Tensor.data_ptr` gives the same address, and makes a lazy clone a copy of its own before. 0 for
-    a tensor that has no memory, and where this torch lacks the function. Raises RuntimeError for a
-    tensor without a storage.
+    `Tensor.data_ptr` gives the same address, but first copies the memory of a lazy clone. Returns 0
+    for a tensor that has no memory, and where this torch lacks the function. Raises RuntimeError
+    for a tensor without a storage.
     """
     address: int = _storage_address(x)  # of the storage, so that views have that of their base
     offset: Any = x.storage_offset()  # mostly 0; a traced step asks for thousands of addresses

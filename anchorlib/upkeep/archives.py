@@ -22,10 +22,10 @@ class ArchiveState:
     """What a store (a directory or a collector) knows of one archive that its runs went to.
 
     store: the directory or the collector. place: the archive's directory or URL; "" for a collector
-        that archived runs before and archives none now, and for runs whose place a directory cannot
-        read.
-    archived: how many runs are archived. alone: the archived runs whose files the store has not.
-        bytes: how many were sent since the collector started; None for a directory.
+        that archived runs before and archives none now, and for the runs of a directory whose notes
+        on their archive are damaged.
+    archived: how many runs are archived. alone: the archived runs whose files the store no longer
+        has. bytes: how many were sent since the collector started; None for a directory.
     waiting: closed runs that are not archived yet; None for a directory. failing: the reason for
         each run that could not be archived, by the run's name.
     problem: why no run can be archived now; "" where there is no problem.
@@ -78,7 +78,7 @@ def archives_in(store: Path) -> list[ArchiveState]:
 
 
 def archives_at(client: KeeperClient) -> list[ArchiveState]:
-    """Ask a collector for the state of its archive; [] where it has never archived a run.
+    """Ask a collector for the state of its archive; [] if it archives nothing and never has.
 
     The state counts only runs that the client may read. Raises CollectorError.
     """
@@ -100,8 +100,8 @@ def archives_at(client: KeeperClient) -> list[ArchiveState]:
 
 
 def alone_in(archives: Iterable[ArchiveState]) -> dict[str, str]:
-    """Return the runs whose files are in an archive and not in the store, each with that archive.
+    """Return the archive of each run whose files the store no longer has, by the run's name.
 
-    The archive is "its archive" where its address is not known.
+    It is the archive's address, or "its archive" where the address is not known.
     """
     return {run: one.place or "its archive" for one in archives for run in one.alone}

@@ -29,8 +29,8 @@ class RetentionLimits:
     """The limits by which old runs are removed; None sets no limit.
 
     before_ns: runs that were last written before this time (ns since the epoch) are removed.
-    keep_last: this many of the newest closed runs stay, whatever the other limits say. Given alone,
-        all other closed runs are removed.
+    keep_last: this many of the newest closed runs stay, whatever the other limits say. If it is the
+        only limit, all other closed runs are removed.
     max_bytes: the oldest closed runs are removed until the others take no more than this.
     """
 
@@ -66,11 +66,12 @@ def _last(closed: list[RunFacts], limits: RetentionLimits) -> list[RunFacts]:
 def _fitting(
     idle: list[RunFacts], free: list[RunFacts], going: list[RunFacts], most: int
 ) -> list[RunFacts]:
-    """Return the runs of `going` and further ones, until the rest fit into `most` bytes.
+    """Return the runs of `going` and the closed runs that must go too for the rest to fit.
 
-    The further ones are closed runs of `free`, the oldest first; the result is sorted by age. idle:
-    all runs that count. free: the runs of `idle` that `keep_last` does not keep. Both are sorted by
-    age, oldest first.
+    The rest fits if it takes at most `most` bytes. The closed runs are taken from `free`, the
+    oldest first; the result is sorted by age.
+    idle: all runs that count. free: the runs of `idle` that `keep_last` does not keep. Both are
+        sorted by age, oldest first.
     """
     left = sum(run.bytes for run in idle) - sum(run.bytes for run in going)
     leaving = set(going)

@@ -39,7 +39,7 @@ class Keeper(Protocol):
     def place(self) -> str:
         """The store as canonical text, which does not depend on how a user spelled it.
 
-        By it a caller notices that two arguments name the same run.
+        A caller compares these texts to notice that two arguments name a run of the same store.
         """
         ...
 
@@ -55,7 +55,7 @@ class Keeper(Protocol):
         ...
 
     def alone(self) -> dict[str, str]:
-        """Return the runs whose files are in an archive and not in the store, with that archive.
+        """Return the archive of each run whose files the store no longer has, by the run's name.
 
         Raises StoreError, CollectorError.
         """
@@ -101,6 +101,7 @@ class Keeper(Protocol):
         """Delete what interrupted removals have left of runs.
 
         Return how many removals were completed, and a message for each that could not be. For a
-        collector nothing is done: it does so itself when it starts.
+        collector this does nothing and returns (0, []): a collector completes removals itself when
+        it starts.
         """
         ...

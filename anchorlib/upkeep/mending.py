@@ -1,9 +1,10 @@
 """A damaged run examined row by row, and its undamaged rows copied into a new run.
 
-Examined.of(run, 0)  ─▶ which rows of rank 0 are sound, and which have lost their values alone
+Examined.of(run, 0)  ─▶ which rows of rank 0 are sound, and which of them have lost their values
 salvage(store, …)    ─▶ a new run of the sound rows, which appears in the store when it is whole
 
-A row is the entry of one record in its rank's table; a row is sound if it fits its checksum.
+A row is the entry of one record in its rank's table; a row is sound if it fits its checksum and the
+name of its phase is not lost.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ _UNREADABLE: Final = (StoreError, ValueError, OverflowError, MemoryError, IndexE
 class Examined:
     """The damage of one rank, after its rows were compared with checksums, its values with digests.
 
-    reader: reads what is left of the rank. sound: a mask of its rows: whether each is as it was
-        written. kept: a mask of its rows: whether values were stored and are as they were written.
-    problems: a sentence for each other damage, as of the catalogue.
+    reader: reads what is left of the rank. sound: a mask of its rows: whether each fits its
+        checksum, and the name of its phase is not lost. kept: a mask of its rows: whether values
+        are stored and fit their digest.
+    problems: a sentence for each other damage, such as that of the catalogue.
     """
 
     reader: RankReader
@@ -67,9 +69,10 @@ class Examined:
     ) -> Examined:
         """Read and check all rows and values of one rank of the run `name` at `run`.
 
-        Rows at the end that were copied in part, from a run that was being written, are left out.
-        progress: called with the values checked so far and their total. Raises StoreError where
-        the rank cannot be read at all.
+        If the run was copied while it was being written, rows at the end that were copied only in
+        part are left out.
+        progress: called with the values checked so far and their total.
+        Raises StoreError where the rank cannot be read at all.
         """
         reader, location, problems, lost_phases = _opened(run, rank)
         end_copy(run, name, reader)
@@ -102,7 +105,7 @@ class Examined:
 
     @property
     def usable(self) -> Array:
-        """A mask of the rows that can be salvaged as records, with values or with a summary."""
+        """A mask of the rows that can be salvaged as records, with values or a summary alone."""
         rows = np.arange(len(self.sound))
         without = self.reader.kept(rows) & ~self.kept
         # A row that lost its values and has no stored histogram has no summary either.
@@ -125,10 +128,11 @@ class Examined:
 
 
 def salvage(store: Path, examined: Sequence[Examined], name: str) -> bool:
-    """Copy the sound rows of some ranks into a new run of the store, called `name`.
+    """Copy the rows of some ranks that can be salvaged (`usable`) into a new run of the store.
 
-    The run appears only when it is whole. Lost rows and values are recorded in it as gaps. Return
-    True; False where no rank has a readable attempt left, and then no run is made. Raises
+    name: the name of the new run, which appears only when it is whole. Lost rows and values are
+        recorded in it as gaps.
+    Return True; False where no rank has a readable attempt left, and then no run is made. Raises
     RunExistsError, InvalidNameError, StoreError.
     """
     check_run_name(name)
@@ -157,8 +161,8 @@ def _opened(run: Location, rank: int) -> tuple[RankReader, Location, list[str], 
 def _is_fixed(run: Location, rank: int) -> bool:
     """Return whether the rank is sealed (for an archive) or of format 1.
 
-    `Remnants`, which reads around damaged files, can do so for neither. False for a rank that
-    cannot be opened.
+    For neither of these can `Remnants` read around damaged files. False for a rank that cannot be
+    opened.
     """
     try:
         reader = RankReader(run, rank)
@@ -171,7 +175,7 @@ def _record(store: Path, one: Examined, name: str) -> None:
     """Write the usable rows of one rank, its gaps, lineage and operations into the run `name`.
 
     Gaps say what was not recorded, lineage what each value was computed from. store: the directory
-    in which the new run is made. Each attempt is written as an attempt.
+    in which the new run is made. Each attempt of the rank becomes an attempt of the new run.
     """
     reader, usable = one.reader, one.usable
     of = reader.column("attempt")

@@ -43,8 +43,8 @@ class PartlyChangedError(CollectorError):
 class SpreadKeeper:
     """A `Keeper` for runs of which several collectors hold parts: it acts on all parts of a run.
 
-    keepers: the keeper of each collector, by its address. The methods raise what those of these
-        keepers raise.
+    keepers: the keeper of each collector, by its address. The methods raise the errors of these
+        keepers.
     """
 
     def __init__(self, keepers: Mapping[str, Keeper]) -> None:
@@ -65,9 +65,10 @@ class SpreadKeeper:
         return [one for keeper in self._keepers.values() for one in keeper.archives()]
 
     def alone(self) -> dict[str, str]:
-        """Return the runs whose files no collector has, since all parts are in archives.
+        """Return the archives of the runs of which no collector has files now, by the run's name.
 
-        Each comes with an archive: that of the first collector which archived a part of it.
+        All parts of such a run are in archives; the archive returned is that of the first collector
+        which archived a part.
         """
         at = {place: keeper.alone() for place, keeper in self._keepers.items()}
         here = {
@@ -91,7 +92,7 @@ class SpreadKeeper:
         return sum(one.bytes for one in parts), any(one.written for one in parts)
 
     def standing(self, run: str) -> Standing:
-        """Ask each collector what is known of its part of a run; return that of all parts combined.
+        """Ask each collector for the Standing of its part of a run; return one for the whole run.
 
         Each collector is asked once. Raises RunNotFoundError where none has a part.
         """

@@ -1,4 +1,7 @@
-"""Keepers, which remove and rename runs, of a directory and of a collector; and how to get them."""
+"""The keepers of a directory and of a collector, and functions that return the keeper of a store.
+
+A keeper removes and renames the runs of one store.
+"""
 
 from __future__ import annotations
 
@@ -135,8 +138,9 @@ class _RemoteKeeper:
 def keeper_at(store: str) -> Keeper:
     """Return the keeper of a store, which removes and renames its runs.
 
-    store: a directory, a collector's URL, or several URLs, which have one keeper together. Raises
-        as `locate_store`, and OptionError for an object store.
+    store: a directory, a collector's URL, or the URLs of several collectors, for which one keeper
+        is returned.
+    Raises what `locate_store` raises, and OptionError for an object store.
     """
     return _keeper(locate_store(store))
 
@@ -144,8 +148,9 @@ def keeper_at(store: str) -> Keeper:
 def keepers_at(store: str) -> list[Keeper]:
     """Return a keeper for each collector of a store.
 
-    store: a directory or a collector's URL, which give one keeper, or several URLs. Raises as
-        `locate_store`, and OptionError for an object store.
+    store: a directory or a collector's URL, which give one keeper, or the URLs of several
+        collectors.
+    Raises what `locate_store` raises, and OptionError for an object store.
     """
     location = locate_store(store)
     several = location.collectors if isinstance(location, SeveralCollectors) else [location]
@@ -198,8 +203,8 @@ def _check_here(stored_run: FoundRun) -> None:
 def read_facts(keeper: Keeper, run: str, store: str) -> RunFacts:
     """Return what decides whether a run is removed: its size, its age, and who writes it.
 
-    store: the store of which `keeper` is the keeper, as text. Raises as `find_run` and as
-        `Keeper.measure`, and DamagedError where the run is damaged.
+    store: the store of `keeper`, as text. Raises what `find_run` and `Keeper.measure` raise, and
+        DamagedError where the run is damaged.
     """
     stored_run = find_run(run, store)
     # In this order: a session that ends between the two calls counts as still writing.

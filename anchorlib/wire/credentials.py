@@ -53,7 +53,7 @@ class Credentials:
 
         The variables are ANCHOR_TOKEN, ANCHOR_TOKEN_FILE (read where there is no ANCHOR_TOKEN),
         ANCHOR_CA_FILE, ANCHOR_CLIENT_CERT and ANCHOR_CLIENT_KEY. Raises OptionError as the class
-        does, for a token file that cannot be read, and for one that not its owner alone can read.
+        does, and for a token file that cannot be read, or that others than its owner can read.
         """
         token = environ.get("ANCHOR_TOKEN")
         if not token and (file := environ.get("ANCHOR_TOKEN_FILE")):

@@ -41,7 +41,8 @@ class Frames(Protocol):
     def held(self, start: int) -> Iterable[HeldRows]:
         """Return the table rows of each kept frame that ends behind record `start`, sent or not.
 
-        The first frame may begin before `start`.
+        The first frame may begin before `start`. A frame with a later part of a large record has no
+        rows, and is left out.
         """
 
     def first(self) -> Encoded | None:
@@ -54,7 +55,10 @@ class Frames(Protocol):
         """Forget frames whose records are all among the first `committed`: they are delivered."""
 
     def tidy(self) -> None:
-        """Finish the slow work of `commit`, as removing files; called without the outbox's lock."""
+        """Finish the slow work of `commit`, such as removing files.
+
+        It is called without the outbox's lock.
+        """
 
     def drop(self) -> None:
         """Forget all frames; `end` stays as it is."""
@@ -86,7 +90,8 @@ class MemoryFrames:
     def held(self, start: int) -> Iterator[HeldRows]:
         """Yield the table rows of each kept frame that ends behind record `start`, sent or not.
 
-        The first frame may begin before `start`.
+        The first frame may begin before `start`. A frame with a later part of a large record has no
+        rows, and is left out.
         """
         for frame in (*self._sent, *self._unsent):
             if frame.end > start:

@@ -71,7 +71,7 @@ class UnconfirmedRange(NamedTuple):
 
     attempt: the number of the attempt in the store that has them.
     first, end: they are records `first` … `end` - 1 of the attempt, counted from its start.
-    fingerprint: of the records that the writer holds; those of the store must have the same.
+    fingerprint: the hash of the writer's records, which that of the store's records must equal.
     """
 
     attempt: int
@@ -167,7 +167,7 @@ class Questions:
 
 
 class _Tables:
-    """The series, layouts and phases that definitions have numbered so far, to read rows with."""
+    """The series, layouts and phases defined so far, to which rows refer by number."""
 
     def __init__(self) -> None:
         self._read = 0

@@ -134,7 +134,7 @@ class Outbox:
         )
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """Queue entries of the run's header to be sent; every new stream sends all again."""
+        """Queue entries of the run's header to be sent; each new stream sends all of them again."""
         self.say_lineage([sealed(PushRequest(lineage=header_message(entries)))])
 
     def operations(self, entries: Iterable[Entry]) -> None:
@@ -160,7 +160,7 @@ class Outbox:
         return last + 1
 
     def close(self) -> None:
-        """Have the message that the session is over sent after everything else."""
+        """Queue the message that the session is over; it is sent after everything else."""
         self._closing = True
 
     def drop(self) -> None:
@@ -180,7 +180,10 @@ class Outbox:
     # -- called by the stream, which sends and receives
 
     def restart(self) -> None:
-        """Reset what was sent, as a new stream begins and the collector will say where to go on."""
+        """Count everything as unsent: a new stream begins.
+
+        The collector will say with which record to go on.
+        """
         self.resumed = False
         self._resume_at: int | None = None
         self._questions = Questions(iter(()))
@@ -238,7 +241,7 @@ class Outbox:
         return None
 
     def take(self, reply: PushReply) -> None:
-        """Process a reply of the collector to what was sent on this stream.
+        """Process a reply of the collector to messages of this stream.
 
         Raises FrameError for a reply that breaks the protocol, RunExistsError if the collector has
         other records than those sent, GarbledError if it finished a flush or the close although a
@@ -272,7 +275,7 @@ class Outbox:
         return self._questions.answered
 
     def tidy(self) -> None:
-        """Finish the slow work of `take`, as removing files.
+        """Finish the slow work of `take`, such as removing files.
 
         Unlike the other methods it is called without the lock.
         """

@@ -1,10 +1,10 @@
-"""Which of several collectors records a rank: the first by hash; the next while that one is away.
+"""Chooses which of several collectors records a rank, and which the next if that one is away.
 
     by_hash((a, b, c), "run1", 3)  ─▶ (c, a, b)      rank 3 begins at c, and goes on at a
 
 Each collector is weighted by a hash of its address, the run's name and the rank (rendezvous
-hashing). So the order in which collectors are listed does not matter, no service has to assign
-ranks, and if a collector is added or removed, only the ranks move that it gets or had.
+hashing). So the order in which collectors are listed does not matter, and no service has to assign
+ranks. If a collector is added or removed, only the ranks that it gets or had move.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def by_hash(collectors: Sequence[Address], run: str, rank: int) -> tuple[Address
 def failover_seconds(environ: Mapping[str, str] = os.environ) -> float:
     """Return for how many seconds a collector may be away before its ranks go on at the next one.
 
-    This is ANCHOR_FAILOVER_SECONDS, else 30. Raises OptionError if that is no such number.
+    This is ANCHOR_FAILOVER_SECONDS, or 30 without that variable. Raises OptionError if its value is
+    no number from 0.1 to 86,400.
     """
     variable = environ.get(_VARIABLE)
     if not variable:
@@ -67,8 +68,8 @@ def failover_seconds(environ: Mapping[str, str] = os.environ) -> float:
 class Route:
     """The collectors of one rank in the order in which it tries them, and which it is at now.
 
-    seconds: how long a collector may stay away before the rank moves to the next; None takes
-        ANCHOR_FAILOVER_SECONDS, and for ever if there is only one collector.
+    seconds: how long a collector may stay away before the rank moves to the next. None means as
+        long as ANCHOR_FAILOVER_SECONDS says, or for ever if there is only one collector.
 
     order: the collectors. part: the index in `order` of the one that the rank is at now.
     has_moved: whether the rank was at another collector before.

@@ -1,4 +1,4 @@
-"""Checks who may read a file that holds a secret, as a token or the key of a certificate."""
+"""Checks who may read a file that holds a secret, such as a token or the key of a certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions of the protocol: which a collector accepts, and of which spools can be delivered.
+"""Versions of the protocol: which of them a collector accepts, and which spools can be delivered.
 
 A writer speaks one version, `PROTOCOL`. A collector and `anchor push` accept the version before it
 as well, so that collectors can be upgraded first while trainings go on.

@@ -40,7 +40,7 @@ _FIRST: Final = FirstNonfinite.__slots__
 
 
 def step_figures_document(figures: StepFigures) -> dict[str, Any]:
-    """Return what was counted in each step as a JSON object for an index.
+    """Return the figures that were counted in each step, as a JSON object to store in an index.
 
     `read_step_figures` parses it.
     """
@@ -104,7 +104,10 @@ def read_step_figures(document: Any) -> StepFigures:
 
 
 def _packed(values: Array) -> str:
-    """Return 8-byte numbers as text: all their first bytes, all second bytes, …, compressed."""
+    """Return 8-byte numbers as text: compressed, and then encoded in base64.
+
+    Before that their bytes are sorted: the first bytes of all numbers, then all second bytes, ….
+    """
     wide = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     planes = wide.view(np.uint8).reshape(-1, 8).T
     return base64.b64encode(deflated(np.ascontiguousarray(planes).tobytes())).decode()
@@ -128,10 +131,11 @@ def _unpacked(packed: Any, dtype: Any, length: int | None = None) -> Array:
 
 
 def _keyed(packed: Mapping[str, Any], keys: str, counts: str, most: int) -> tuple[Array, Array]:
-    """Unpack two arrays: ascending keys from 0 to below `most`, and a count for each.
+    """Return two unpacked arrays: ascending keys, and a count for each key.
 
-    packed: packed arrays by name. keys, counts: the names of the two. Raises ValueError where the
-        keys are not so.
+    packed: packed arrays by name. keys, counts: the names of the two arrays in `packed`.
+    most: all keys are below it.
+    Raises ValueError where a key is negative or too large, or the keys do not ascend.
     """
     ascending = _unpacked(packed[keys], np.int64)
     # Neighbours are compared: a difference of two of them might not fit into 64 bits.

@@ -1,4 +1,7 @@
-"""Which rows of a rank readers see: for each coordinate those of the last attempt, in order."""
+"""Decides which rows of a rank are visible to readers: those of the last attempt, in order.
+
+An attempt is what one writer records. A later attempt may record again what an earlier one did.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ KEYS = ("step", "pass_index", "call", "phase")
 def visible_rows(reader: RankRows, *, attempts: bool = False) -> Array:
     """Return the numbers of the rows that readers see, in order of execution.
 
-    A resumed run may record a coordinate (step, pass, call, phase) of a series again: then all rows
-    of the last attempt there are visible, and rows of earlier attempts are not. attempts: True
-    makes every row visible.
+    A resumed run is a new attempt, which may record a coordinate (step, pass, call, phase) of a
+    series again. Then all rows of the last attempt at that coordinate are visible, and rows of
+    earlier attempts are not.
+    attempts: True makes every row visible.
     """
     order: Array = _sorted(reader.column("order"))
     attempt = reader.column("attempt")

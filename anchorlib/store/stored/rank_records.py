@@ -1,4 +1,4 @@
-"""What sealing needs from a reader of a rank: records, with figures and values, and gaps."""
+"""The interface of the readers that sealing uses: records with figures and values, and gaps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 class RankRecords(RankRows, Protocol):
-    """The records of one rank, as a `RankReader` or a `JoinedRank` reads them.
+    """The records of one rank; `RankReader` and `JoinedRank` have this interface.
 
     The parameter `rows` of its methods holds numbers of committed rows (int64). Methods that read
     values or histograms raise DamagedError where these do not fit their checksums.
@@ -31,10 +31,10 @@ class RankRecords(RankRows, Protocol):
         """Return which of these rows have stored values, bool of shape (len(rows),)."""
 
     def dtype_set(self, rows: Array) -> Sequence[str]:
-        """Return the different dtypes of these rows."""
+        """Return the dtypes of these rows, each once."""
 
     def shape_codes(self, rows: Array) -> tuple[list[tuple[int, ...]], Array]:
-        """Return the different shapes of these rows, and each row's index in that list."""
+        """Return the shapes of these rows, each once, and for each row the index of its shape."""
 
     def stored_bytes(self, rows: Array) -> int:
         """Return how many bytes the stored values of these rows have together."""
@@ -52,9 +52,9 @@ class RankRecords(RankRows, Protocol):
         """Return the log2 histogram of each of these rows."""
 
     def bins(self, rows: Array) -> tuple[Array, Array, Array]:
-        """Return three parallel arrays over all bins of these rows' histograms.
+        """Return three parallel arrays, with an entry for each bin of these rows' histograms.
 
-        They hold the row's index in `rows`, the exponent and the count.
+        They hold the row's index in `rows`, the bin's exponent, and how many elements it counts.
         """
 
     def pooled_pairs(self, rows: Array) -> Log2Histogram:

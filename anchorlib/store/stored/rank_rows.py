@@ -1,4 +1,4 @@
-"""What the modules of this folder need from a reader of a rank: its columns and its catalogue."""
+"""The interface of the readers that this folder's modules use: columns and catalogue of a rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 class RankRows(Protocol):
-    """The committed rows of one rank, as a `RankReader` or a `JoinedRank` has them."""
+    """The committed rows of one rank; `RankReader` and `JoinedRank` have this interface."""
 
     @property
     def run(self) -> str:
@@ -46,18 +46,18 @@ class RankRows(Protocol):
         """The series number of each row."""
 
     def column(self, name: str) -> Array:
-        """Return one column over all committed rows."""
+        """Return column `name` of the table, with an entry for each committed row."""
 
     def cell(self, name: str, row: int) -> Any:
         """Return the entry of column `name` in row `row`."""
 
 
 def is_whole(parts: Sequence[RankRows]) -> bool:
-    """Return whether `parts` is a single reader, of the whole rank.
+    """Return whether `parts` is one reader alone, which reads the whole rank.
 
     parts: readers of parts of one rank, at least one. Where several collectors share a rank, each
-        holds a part; a reader is of the whole rank if its part has number 0 and all attempts in it
-        begin with their first record.
+        holds a part. A reader has the whole rank if its part has number 0, and each attempt in it
+        begins with the attempt's first record.
     """
     attempts = parts[0].catalogue.attempts
     return len(parts) == 1 and not any(one.first for one in attempts) and not parts[0].part

@@ -1,4 +1,4 @@
-"""Compares rows of one rank, with their figures and histograms, with their checksums."""
+"""Compares the rows of one rank, including their figures and histograms, with their checksums."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ the files of all columns, and whoever reads one series often reads the next one.
 
 
 class RowChecks:
-    """Compares rows of the rank at `location`, which `reader` reads, with their checksums."""
+    """Compares the rows of one rank with their checksums.
+
+    location: where the rank is stored. reader: reads its committed rows.
+    """
 
     def __init__(self, location: Location, reader: RankRows) -> None:
         self._location = location
@@ -61,9 +64,10 @@ class RowChecks:
         return [row for row in unfit if row in wanted]
 
     def _with_next(self, rows: Array) -> Array:
-        """Return these row numbers, and further ones after the first of them, ascending.
+        """Return `rows` and some rows near them that are still unchecked, in ascending order.
 
-        The further rows are those of the next 1024 that are not yet known to fit their checksums.
+        Of the 1024 rows from the first of `rows` on, it adds those that are not yet known to fit
+        their checksums.
         """
         first = int(rows.min())
         fresh = np.flatnonzero(~self._fit[first : first + _AHEAD]) + first

@@ -22,10 +22,10 @@ FAR_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """One array of a location, read from chunk files of `rows` rows, each of `shape` and `dtype`.
+    """One stored array, read from chunk files of `rows` rows each.
 
-    key: the array's folder. blank: whether a chunk without a file counts as zeros; otherwise its
-        rows raise DamagedError.
+    location, key: the array's folder is at `key` in `location`. dtype, shape: of one row.
+    blank: whether a chunk without a file counts as zeros; otherwise its rows raise DamagedError.
     """
 
     location: Location
@@ -84,7 +84,7 @@ class StoredRows:
         return picked
 
     def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
-        """Yield the elements of one row in C order, at most `nbytes` (or one element) a time."""
+        """Yield the elements of one row in C order, in pieces of up to `nbytes` or one element."""
         size, count = prod(self.shape), max(nbytes // self.dtype.itemsize, 1)
         for start in range(0, size, count):
             yield self.part(row, start, min(start + count, size))
@@ -103,10 +103,10 @@ class StoredRows:
         return elements
 
     def _source(self) -> RowSource | None:
-        """Return a source of these rows where the location does not store chunk files; else None.
+        """Return the object that reads this array where it is not in chunk files; None where it is.
 
-        That is so for sealed (archived) ranks. Raises DamagedError where the source's rows have
-        another shape or dtype.
+        Arrays of sealed (archived) ranks are not in chunk files. Raises DamagedError where that
+        object's rows have another shape or dtype than this array's.
         """
         source = rows_at(self.location, self.key)
         if source is not None and (source.dtype, source.shape) != (self.dtype, self.shape):

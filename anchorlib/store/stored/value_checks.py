@@ -47,7 +47,7 @@ def _parts(values: Array) -> Iterable[bytes | memoryview]:
 
 
 def removed_meanwhile(reader: RankRows) -> RunNotFoundError:
-    """Return the error for a rank that was removed, renamed or recorded anew since its opening."""
+    """Return the error for a rank that was removed, renamed or recorded anew while it was read."""
     run = f"{escape(reader.run)}: " if reader.run else ""
     return RunNotFoundError(
         f"{run}rank {reader.rank} is not there any more: the run was removed, renamed or "

@@ -35,10 +35,11 @@ _LINEAGE = ("edges", "header_of", "attempt")  # first keys of the lines that Lin
 class Statements:
     """Writes gaps, lineage and header entries of an attempt into the catalogue of one rank.
 
-    An attempt is what one writer records; `begin` or `go_on` says which attempt it is. Raises
-    OSError (ENOSPC) where the disk is full and the writer's caller waits for room: that caller
-    sends the rejected statements again. For other callers a full disk costs lineage, and gaps are
-    written all the same, because they are how a reader learns that the disk was full.
+    An attempt is what one writer records; `begin` or `go_on` says which attempt it is. What happens
+    on a full disk depends on whether the writer's caller waits for room. If it does, the methods
+    raise OSError (ENOSPC), and the caller sends the rejected statements again. If not, lineage is
+    left out, and gaps are written all the same, because by them a reader learns that the disk was
+    full.
     """
 
     def __init__(self, file: CatalogFile, budget: Budget, catalogue: Catalogue) -> None:
@@ -52,7 +53,7 @@ class Statements:
         self._attempt = 0
 
     def go_on(self, attempt: Attempt, stated: Iterable[Gap]) -> None:
-        """Make `attempt`, which the catalogue has already, the attempt to write about from now on.
+        """Write about `attempt`, which the catalogue already has, from now on.
 
         stated: the gaps (counts of observations not recorded) that the catalogue has of that
             attempt.
@@ -63,7 +64,7 @@ class Statements:
         self._lineage = LineageLedger(self._lineage.nbytes, attempt.header)
 
     def begin(self, attempt: Attempt) -> None:
-        """Write the line of a new attempt, which becomes the attempt to write about from now on.
+        """Write the line of a new attempt, and write about this attempt from now on.
 
         An attempt is what one writer records. A header that is too large for the rank's limits is
         left out, and counted as left out.
@@ -78,10 +79,10 @@ class Statements:
         self._header = dict(attempt.header)
 
     def gaps(self, gaps: Sequence[Gap]) -> Counter[str]:
-        """Take gaps (counts of observations not recorded), each as a total, and write those due.
+        """Note totals of gaps (counts of observations not recorded), and write the gaps now due.
 
         Return how many observations are new in these totals, by the reason of the gap.
-        `GapLedger.due` says which are written now.
+        `GapLedger.due` says which gaps are due.
         """
         self._budget.claim(GAP_LINE_BYTES * len(gaps))
         fresh = self._gaps.tell(gaps)
@@ -123,7 +124,7 @@ class Statements:
         self._count_left_out(growth=2)
 
     def rest(self) -> None:
-        """Write all gaps (observations not recorded) not written yet.
+        """Write all gaps (counts of observations not recorded) that are still unwritten.
 
         Also write the count of lineage and header entries that were left out.
         """

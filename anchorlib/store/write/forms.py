@@ -51,7 +51,7 @@ class Addition:
     A form is the records of one dtype and shape; a flat form holds records of many shapes.
     values: buffers with the values of the block's records, end to end.
     rows, elements: by how many the form grows.
-    starts, shapes: rows for the arrays of those names, which only a flat form has.
+    starts, shapes: rows for the arrays `start` and `shape`, which only a flat form has.
     """
 
     form: OpenForm
@@ -98,7 +98,7 @@ class OpenForm:
         return self.entry.nbytes
 
     def open(self, entry: Form) -> None:
-        """Set up this form's arrays so that they can be written to; write nothing itself.
+        """Prepare this form's arrays for writing; write nothing yet.
 
         entry: the form's description in the catalogue, which names the array of the values.
         """
@@ -134,7 +134,7 @@ class OpenForm:
         return {name: self.documents[name].at(counts.get(name, self.rows)) for name in order}
 
     def write(self, addition: Addition) -> None:
-        """Write the values of a block of records behind those whose rows are committed.
+        """Write the values of a block of records behind the values of all committed rows.
 
         In a flat form (records of many shapes) also write where each record's elements start, and
         the shapes.
@@ -165,7 +165,10 @@ def _joined(buffers: Sequence[Buffer], nbytes: int) -> Sequence[Buffer]:
 
 
 def _arrays(entry: Form, storage: np.dtype[Any]) -> dict[str, ArrayShape]:
-    """Return the layout of each array of a form (one dtype and shape), by name, still empty."""
+    """Return the layout of each array of a new form (one dtype and shape), by array name.
+
+    The arrays have no rows yet.
+    """
     about = {**stamp(dtype=entry.dtype), "coordinates": " ".join(LABELS)}
     # zarr wants chunks of at least one element; an empty tensor never has a chunk file.
     shape = entry.shape or ()

@@ -69,7 +69,7 @@ class GapLedger:
                 self._seen[key] = self._written[key] = gap.count
 
     def tell(self, gaps: Iterable[Gap]) -> Counter[str]:
-        """Take gaps, each with the total of its observations that were not recorded.
+        """Note new totals of gaps, that is, counts of observations that were not recorded.
 
         Return how many observations are new in these totals, by the reason of the gap.
         """
@@ -159,8 +159,8 @@ def _size(gap: Gap) -> int:
 class LineageLedger:
     """Counts the bytes of lineage and header entries that were written, and how many were left out.
 
-    Lineage says what each value was computed from. nbytes: bytes of such lines in the catalogue.
-    header: the header of the attempt that writes them.
+    Lineage says what each value was computed from. nbytes: bytes of all lines with lineage or
+    header entries in the catalogue. header: the header of the attempt that writes them.
     """
 
     def __init__(self, nbytes: int, header: Mapping[str, Any]) -> None:

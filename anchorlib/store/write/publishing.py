@@ -45,9 +45,9 @@ INT64 = np.dtype("<i8")
 
 
 class Publisher:
-    """Brings what other zarr readers see of one rank up to date with its committed rows.
+    """Updates what zarr readers other than anchorlib's see of one rank, to its last committed row.
 
-    That is the zarr.json files, and the labels: the series, step, pass and call of each record,
+    They see the zarr.json files, and the labels: the series, step, pass and call of each record,
     repeated in arrays beside its values.
     """
 
@@ -64,8 +64,8 @@ class Publisher:
     def publish_values(self, reader: RankReader, forms: Sequence[OpenForm], start: int) -> None:
         """Write labels and array shapes for all rows of the table from row `start` on.
 
-        Labels are the series, step, pass and call of each record, beside its values. They are
-        written for each of `forms`, that is, for the arrays of one dtype and shape.
+        Labels are the series, step, pass and call of each record, beside its values.
+        forms: all forms of the rank by number; a form has the arrays of one dtype and shape.
         """
         touched: dict[OpenForm, bool] = {}
         for first in range(start, reader.committed, ROWS_PER_CHUNK):
@@ -115,12 +115,13 @@ class Publisher:
 def _labels(
     reader: RankReader, forms: Sequence[OpenForm], start: int, stop: int
 ) -> Iterator[tuple[OpenForm, tuple[int, dict[str, Array]]]]:
-    """Yield, for each form with values in table rows start … stop - 1, where to write its labels.
+    """Yield, for each form with entries for table rows start … stop - 1, where to write its labels.
 
     A form has the arrays of one dtype and shape; labels are the series, step, pass and call of each
     record, repeated beside its values. Each item is (form, (first row in the form's arrays, {label
-    name: int array})). A form's rows among these are consecutive in its arrays, so the first row is
-    enough to place them all. Rows without values are skipped.
+    name: int array})). The labels go to consecutive rows, so the first row is enough to place them
+    all. Records without values are skipped, except in a flat form (of many shapes), where they have
+    an entry.
     forms: all forms of the rank, by number.
     """
     form_of, rows = reader.span("form", start, stop), reader.span("row", start, stop)
@@ -134,17 +135,17 @@ def _labels(
 
 
 def tell_series(reader: RankReader, forms: Sequence[OpenForm], start: int, stop: int) -> None:
-    """Restore, from published rows, which series the attributes of each form's group list.
+    """Read from published rows which series each form holds, and add them to `form.series`.
 
-    A form has the arrays of one dtype and shape. start, stop: the table rows to look at, up to but
-    without `stop`.
+    A form has the arrays of one dtype and shape; the attributes of its zarr group list its series.
+    start, stop: the table rows to look at; `stop` is exclusive.
     """
     for form, (_, labels) in _labels(reader, forms, start, stop):
         _tell(form, labels["series"], reader.catalogue.series)
 
 
 def _tell(form: OpenForm, numbers: Array, series: Sequence[SeriesEntry]) -> bool:
-    """Add series to those that the attributes of a form's zarr group list.
+    """Add series to the list that the attributes of a form's zarr group hold.
 
     numbers: series numbers, which may repeat. series: all series of the rank, by number. Return
         whether any was new.

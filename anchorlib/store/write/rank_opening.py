@@ -80,7 +80,7 @@ class RankPlace:
     def first(self) -> int:
         """The number of the first record written into this store; 0 where it holds the whole rank.
 
-        A writer numbers the records that it sends, whichever collector it sends them to.
+        A writer numbers all its records in one sequence, whichever collector it sends them to.
         """
         return self.part.first if self.part is not None else 0
 
@@ -92,8 +92,9 @@ class RankPlace:
     def goes_on(self, reader: RankReader, claim: bytes) -> bool:
         """Return whether the writer with this claim may continue the rank's last attempt.
 
-        claim: the hash of the writer's secret. That is so where the last attempt has this claim,
-            and the record that the writer sends next follows those stored without a hole.
+        It may where the last attempt has the same claim, and the record that the writer sends next
+        follows those stored without a hole.
+        claim: the hash of the writer's secret.
         """
         attempts = reader.catalogue.attempts
         if not (claim and attempts and attempts[-1].claim == claim):
@@ -107,7 +108,7 @@ class RankPlace:
     def take(
         self, claim: bytes, budget: Budget, *, resume: bool, overwrite: bool, acknowledged: int = 0
     ) -> RankReader:
-        """Return a reader of the rank, which is created first if new or to be overwritten.
+        """Return a reader of the rank; a rank that is new or to be overwritten is created first.
 
         claim: the hash of the writer's secret. budget: counts the files that are made.
         resume, overwrite: what to do with a rank that exists. acknowledged: how many records this
@@ -163,7 +164,7 @@ class RankPlace:
         return RankReader(LocalLocation(run), self.rank, part=self.number)
 
     def _check_archive(self) -> None:
-        """Raise RunExistsError for a run that was archived and whose files are gone from here."""
+        """Raise RunExistsError for an archived run whose files are gone from this store."""
         note = note_of(self.store, self.run)
         if note is not None:
             raise RunExistsError(
@@ -246,7 +247,8 @@ class Resumed:
 def take_up(reader: RankReader, place: RankPlace) -> CatalogFile:
     """Blank rows and catalogue bytes that were never committed; return the catalogue's file.
 
-    reader: reads the rank at `place`.
+    reader: reads the rank at `place`. The next line is appended to the file behind the last
+        committed one.
     """
     erase_rows_after(place.path / "records", reader.committed)
     file = CatalogFile(place.path / "catalog", reader.catalogue_end, place.tree)
@@ -280,15 +282,16 @@ def resume_counters(reader: RankReader, forms: Sequence[OpenForm]) -> Resumed:
 
 
 def table_chunks(rows: int) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the end of each chunk of a table of `rows` rows."""
+    """Yield (first row, end) of each chunk of a table of `rows` rows; the end is exclusive."""
     for start in range(0, rows, ROWS_PER_CHUNK):
         yield start, min(start + ROWS_PER_CHUNK, rows)
 
 
 def _forget_ranks(run: Path) -> None:
-    """Delete files about all ranks of a run that came from an archive with it.
+    """Delete the files by which an archive describes all ranks of a run that came from it.
 
-    They are the archive's index, digests and figures of steps, which writing makes outdated.
+    They are the archive's index, digests and figures of steps; records written now make them
+    outdated.
     run: the run's directory.
     """
     of_all = (run.glob(made("*")) for made in (digests_key, steps_key))

@@ -45,7 +45,11 @@ REFUSED: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class FormResources:
-    """What making arrays for a new dtype and shape needs: a tree, open files, and a disk budget."""
+    """What a new form (a dtype and shape) needs to make its arrays.
+
+    tree: makes zarr groups and arrays. files: keeps chunk files open. budget: counts the bytes and
+        files.
+    """
 
     tree: Tree
     files: ChunkFiles
@@ -56,7 +60,8 @@ class Numbers:
     """Maps a block's codes of series or phases to the rank's numbers, and remembers them.
 
     All blocks that come from one writer share a table of series and phases, which only grows; a
-    code is an index into it. number_of: returns the rank's number of such an entry, or REFUSED.
+    code is an index into it. number_of: a function that returns the rank's number of an entry of
+    this table, or REFUSED.
     """
 
     def __init__(self, number_of: Callable[[Any], int]) -> None:
@@ -144,7 +149,7 @@ class Register:
     def forms_of(self, block: RowBlock) -> Array:
         """Return the number of each row's form (dtype and shape); create missing arrays.
 
-        Every form of a row with values has an array of values afterwards.
+        Afterwards each form has an array of values if any row with values belongs to it.
         """
         codes, kept = block.columns["layout"], block.kept
         numbers = np.full(len(block.tables.layouts), UNKNOWN)

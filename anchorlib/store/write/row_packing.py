@@ -54,7 +54,7 @@ class Packer:
         self.order_base = 0
 
     def admit(self, block: RowBlock) -> RowBlock:
-        """Return the block without rows that cannot be stored; its `misfits` list those rows.
+        """Return the block without rows that cannot be stored, which the result's `misfits` list.
 
         A row cannot be stored where its name, kind, mode, phase, dtype or shape is invalid. Raises
         StoreError where the order of a record is beyond the table's 64 bits.
@@ -161,10 +161,12 @@ def _addition(form: OpenForm, own: Array, block: RowBlock, table: Array, seeds: 
 
 
 def _histograms(block: RowBlock, table: Array, pairs: int) -> tuple[Array, Array]:
-    """Enter into `table` where each row's histogram is stored; one larger than its values is not.
+    """Enter into `table` where each row's histogram is stored, or that it is not stored.
 
-    pairs: how many (exponent, count) pairs were stored before. Return where each row's pairs end
-        among those of this block that are stored, and a mask of the block's pairs that are stored.
+    A histogram that takes no less room than the row's values is not stored.
+    pairs: how many (exponent, count) pairs were stored before.
+    Return (where each row's pairs end among the stored pairs of this block, a mask of the block's
+    pairs that are stored).
     """
     sizes, bins = block.sizes, block.columns["bins"].astype(np.int64)
     stored = (sizes == 0) | (PAIR_BYTES * bins < sizes)

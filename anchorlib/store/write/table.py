@@ -119,10 +119,11 @@ def column_shape(dtype: np.dtype[Any], name: str) -> ArrayShape:
 
 
 def erase_rows_after(records: Path, rows: int) -> None:
-    """Overwrite with zeros the entries of `seq` behind the last of `rows` committed rows.
+    """Zero the entries of `seq` behind the committed rows; delete chunk files behind their chunk.
 
-    A power loss may keep a later page of `seq` and lose an earlier one. Once new rows reached the
-    page that was kept, it would mark rows as committed that are not written yet.
+    rows: how many rows are committed. A power loss may keep a later page of `seq` and lose an
+        earlier one. Once new rows reached the page that was kept, its old entries would mark rows
+        as committed that are not written yet.
     """
     chunk, slot = divmod(rows, ROWS_PER_CHUNK)
     seq = records / "seq"

@@ -4,7 +4,7 @@
         writer.write_block(block_of(records))      # committed when it returns: survives kill -9
 
 A block is written in this order: values, columns, then `seq`, which makes the rows exist. Shapes in
-    zarr.json follow at `publish`. A Writer belongs to the first thread that writes with it.
+zarr.json follow at `publish`. A Writer belongs to the first thread that writes with it.
 """
 
 from __future__ import annotations
@@ -270,11 +270,11 @@ class Writer:
     def gap(self, gaps: Sequence[Gap]) -> Counter[str]:
         """State how many observations of this attempt were not recorded, as totals.
 
-        Where the total of a gap is stated several times, the largest counts. A gap is one name,
-        kind, mode and reason; beyond a limit, all further gaps are counted in one. A total that
-        grows may be written as late as by `publish`. Return how many observations are new in these
-        totals, by reason; nothing is written, and the counter is empty, once the rank is known to
-        be gone from disk.
+        Where the total of a gap is stated several times, the largest counts. Gaps are told apart by
+        name, kind, mode and reason; beyond a limit, all further gaps are counted in one. A total
+        that grows may be written as late as by `publish`. Return how many observations are new in
+        these totals, by reason. Once the rank is known to be gone from disk, nothing is written,
+        and the returned counter is empty.
         """
         if not self._stands():
             return Counter()
@@ -318,7 +318,7 @@ class Writer:
     def publish(self) -> None:
         """Update zarr metadata, so that other zarr readers see all that is committed.
 
-        anchorlib's own readers see it without that. Also writes gaps and counts that were held
+        anchorlib's own readers need no such update. Also writes gaps and counts that were held
         back.
         """
         self._check_ready()

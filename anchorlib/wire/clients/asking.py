@@ -29,7 +29,7 @@ class QuestionChannel:
     """A gRPC channel to a collector, for single questions; may be used by several threads.
 
     address: an Address or a URL; a run in it is ignored.
-    credentials: None takes those of the environment.
+    credentials: None takes those that the environment variables describe.
     """
 
     def __init__(self, address: Address | str, credentials: Credentials | None = None) -> None:
@@ -86,7 +86,7 @@ class QuestionChannel:
             raise Failure(Kind.HERE, sentence).error()
 
     def _refuse(self, error: grpc.RpcError) -> None:
-        """Raise what the failure of a call means to the caller of `ask`.
+        """Raise the error by which `ask` tells its caller that the collector refused or failed.
 
         Raises nothing if the question was damaged on the way, so that it may be asked again.
         """

@@ -37,7 +37,7 @@ class KeeperClient:
     """Calls the collector's service Keeper; may be used by several threads.
 
     address: an Address or a URL; a run in it is ignored.
-    credentials: None takes those of the environment.
+    credentials: None takes those that the environment variables describe.
     """
 
     def __init__(self, address: Address | str, credentials: Credentials | None = None) -> None:
@@ -54,7 +54,8 @@ class KeeperClient:
     def archive(self) -> ArchivingTold | None:
         """Return how far the collector has come with archiving the runs that the token may read.
 
-        Returns None if the collector archives no runs. Raises CollectorError.
+        Returns None if the collector archives no runs and has none in an archive. Raises
+        CollectorError.
         """
         answer = self._state()
         return answer.archive if answer.HasField("archive") else None
@@ -76,9 +77,10 @@ class KeeperClient:
     def standing(self, run: str) -> MeasureReply:
         """Return a run's size, whether it is being written, and why it could not be changed.
 
-        The field `stays` says why the run would be neither removed nor renamed: "" if the collector
-        knows no reason, or is too old to say. The field `alone` says whether the run's files are in
-        the collector's archive alone. Raises RunNotFoundError, CollectorError, StoreError.
+        The field `stays` of the reply says why the run would be neither removed nor renamed: "" if
+        the collector knows no reason, or is too old to say. The field `alone` says whether the
+        run's files are only in the collector's archive. Raises RunNotFoundError, CollectorError,
+        StoreError.
         """
         return self._ask("Measure", MeasureRequest(run=run), MeasureReply, run, again=True)
 

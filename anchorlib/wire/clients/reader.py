@@ -20,7 +20,7 @@ class ReaderClient:
     """Reads files of the store that a collector serves; may be used by several threads.
 
     address: an Address or a URL; a run in it is ignored.
-    credentials: None takes those of the environment.
+    credentials: None takes those that the environment variables describe.
     timeout: how many seconds one answer may take.
     """
 

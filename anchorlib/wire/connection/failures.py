@@ -33,7 +33,7 @@ class Failure:
 
 
 def failure(address: Address, error: grpc.RpcError) -> Failure:
-    """Return what gRPC's error of a call to the collector at `address` means."""
+    """Return the kind and a sentence for gRPC's error of a call to the collector `address`."""
     kind = kind_of(error)
     details = escape(" ".join((error.details() or "").split())[:500])
     return Failure(kind, _sentence(address, kind, details or error.code().name))

@@ -170,7 +170,7 @@ def code_of(kind: Kind) -> grpc.StatusCode:
 
 
 def kind_of(error: grpc.RpcError) -> Kind:
-    """Return the kind of a failed call: the one that the collector states, or that of its code."""
+    """Return the kind of a failed call: what the collector states, else that of the status code."""
     trailing = error.trailing_metadata() or ()
     stated = next((str(one.value) for one in trailing if one.key == KIND_KEY), "")
     # A kind of a later version, or with a flipped bit, is unknown or does not fit the status code.

@@ -65,12 +65,18 @@ def push_handler(behaviour: PushBehaviour) -> grpc.GenericRpcHandler:
 
 
 def read_calls(channel: grpc.Channel) -> tuple[ReadCall, ReadCall]:
-    """Return the client's calls Get and List of the service Reader; messages are sealed bytes."""
+    """Return the client's calls Get and List of the service Reader; messages are sealed bytes.
+
+    A sealed message ends in its checksum.
+    """
     return _read_call(channel, "Get"), _read_call(channel, "List")
 
 
 def keep_call(channel: grpc.Channel, name: str) -> ReadCall:
-    """Return the client's call `name`, as "Measure", of the service Keeper, with sealed bytes."""
+    """Return the client's call `name` of the service Keeper, which sends and gets sealed bytes.
+
+    name: such as "Measure". A sealed message ends in its checksum.
+    """
     return channel.unary_unary(
         f"/{_KEEPER}/{name}", request_serializer=None, response_deserializer=None
     )

@@ -30,7 +30,7 @@ _DIGEST_BYTES = 16
 
 
 class Framed(NamedTuple):
-    """A parsed frame (message with records): `head` has their rows, `payload` their values.
+    """A parsed frame (message with records): `head` has the records' rows, `payload` their values.
 
     The payload is a view of the message's bytes.
     """
@@ -127,9 +127,10 @@ class Decoder:
         return read_block(partial.columns, partial.data.data, self._tables)
 
     def _continued(self, head: Frame, fragment: Fragment) -> _Partial:
-        """Return the record that this fragment, a part of its values, continues or begins.
+        """Return the unfinished record of which this fragment holds the next values.
 
-        Raises FrameError if the fragment is not the next one of that record.
+        The first fragment begins a record; a later one must be the next of the record begun, or
+        FrameError is raised.
         """
         partial = self._partial
         if fragment.offset == 0 and partial is None:

@@ -137,7 +137,7 @@ def _edges(edges: Edges) -> WireEdges:
 
 
 def read_lineage(message: Lineage) -> list[Edges]:
-    """Return the lineage in a message: for each value, from what it was computed; perhaps none.
+    """Return the lineage in a message: from what each value was computed; empty if it has none.
 
     Raises InvalidNameError or FrameError if the lineage cannot be that of any tensor.
     """

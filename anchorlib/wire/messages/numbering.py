@@ -27,9 +27,9 @@ class TableSizes(NamedTuple):
 def first_of(message: bytes) -> tuple[int, int, TableSizes, int]:
     """Return (first record's number, offset, definitions needed, step) of a message with records.
 
-    The offset is that of the message's payload in the record: above 0 for later fragments of a
-    large record, which need no definitions of their own. The step is the lowest of all rows. Raises
-    FrameError if `message` carries no records.
+    The offset is the place of the message's values in those of their record: above 0 for later
+    fragments of a large record, which need no definitions. The step is the lowest of all rows; 0
+    without rows. Raises FrameError if `message` carries no records.
     """
     head = kept_frame(message).head
     columns = head.columns
@@ -51,7 +51,7 @@ def table_sizes(definitions: Iterable[bytes]) -> TableSizes:
 
 
 def renumbered(message: bytes, back: int) -> bytes:
-    """Return a serialised message with records, whose numbers are lowered by `back`."""
+    """Return the serialised message, with the numbers of its records lowered by `back`."""
     if not back:
         return message
     head, payload = kept_frame(message)

@@ -1,4 +1,4 @@
-"""Parsers of sizes and times that options take as text, as `500GB` or `30d`."""
+"""Parsers of sizes and times that options take as text, such as `500GB` or `30d`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _BARE: Final = re.compile(r"\s*\d+(?:\.\d+)?\s*")
 
 
 def parse_seconds(text: str, option: str) -> float:
-    """Parses a time above zero, as `90`, `90s`, `30m`, `2h` or `1d`; returns seconds.
+    """Parses a time above zero, such as `90`, `90s`, `30m`, `2h` or `1d`; returns seconds.
 
     option: the option's name, for the error. Raises OptionError for another text, and for more than
-    a hundred years: system calls that wait accept no longer time.
+        a hundred years: system calls that wait accept no longer time.
     """
     match = _TIME.fullmatch(text)
     seconds = float(match[1]) * _UNITS.get(match[2], 0.0) if match else 0.0
@@ -33,7 +33,7 @@ def parse_seconds(text: str, option: str) -> float:
 
 
 def parse_age(text: str, option: str) -> float:
-    """Parses a time that must have a unit, as `30d`; returns seconds. Raises OptionError.
+    """Parses a time that must have a unit, such as `30d`; returns seconds. Raises OptionError.
 
     A command that removes runs by age must not guess the unit: `30`, meant as `30d` and read as
     seconds, would remove nearly everything.
@@ -45,14 +45,14 @@ def parse_age(text: str, option: str) -> float:
 
 
 def parse_size(text: str, option: str) -> int:
-    """Parses a size, as `500GB`, `10GiB` or `1048576`; returns bytes. Raises OptionError."""
+    """Parses a size, such as `500GB`, `10GiB` or `1048576`; returns bytes. Raises OptionError."""
     from anchorlib.spool import parse_bytes
 
     return parse_bytes(text, option)
 
 
 def parse_most(text: str, option: str) -> int:
-    """Parses a size that must have a unit, as `500GB`; returns bytes. Raises OptionError.
+    """Parses a size that must have a unit, such as `500GB`; returns bytes. Raises OptionError.
 
     It is for commands that remove runs beyond this size, which must not guess the unit: `5`, meant
     as `5TB` and read as bytes, would remove everything.
@@ -66,7 +66,8 @@ def parse_most(text: str, option: str) -> int:
 def parse_keep(text: str, option: str) -> Keep:
     """Parses which archived runs stay on this disk: `all`, `none`, a size or an age.
 
-    `500GB` keeps the newest runs up to that size, `30d` those of that time. Raises OptionError.
+    `500GB` keeps the newest runs up to that size together, `30d` each run for that time after it
+    was archived. Raises OptionError.
     """
     from anchorlib.archive import Keep
 
@@ -83,7 +84,7 @@ def parse_keep(text: str, option: str) -> Keep:
 
 
 def parse_rate(text: str, option: str) -> int:
-    """Parses a rate above zero, as `50MB` or `50MB/s`; returns bytes a second.
+    """Parses a rate above zero, such as `50MB` or `50MB/s`; returns bytes a second.
 
     Raises OptionError.
     """

@@ -1,4 +1,4 @@
-"""Completion in bash, which splits a command line also at = : and @, unlike a shell's words.
+"""Completion in bash, which splits the words of a command line also at = : and @.
 
 Selectors and URLs contain these characters. While a person types this line (| is the cursor), bash
 asks for completions of the word number COMP_CWORD of COMP_WORDS:
@@ -7,8 +7,8 @@ asks for completions of the word number COMP_CWORD of COMP_WORDS:
     COMP_WORDS   anchor hist --tensor fc.bias @ g grpc : //host : 1/run1         COMP_CWORD 5
 
 Before typer sees the line, the pieces of each word are joined again, and words behind the cursor
-are moved before the unfinished word, so that a run or a store that they name is known. From each
-completion the beginning is cut off that bash already has on its line.
+are moved before the unfinished word, so that a run or a store that they name is known. The
+beginning that bash already has on its line is cut off from each completion.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Question:
 
     words: the words of the line, the program first and the unfinished word last.
     kept: the part of the unfinished word that bash leaves on its line, so that completions must be
-        printed without it; as "fc.bias" of "fc.bias@g".
+        printed without it; for example "fc.bias" of "fc.bias@g".
     """
 
     words: Sequence[str]
@@ -87,7 +87,7 @@ def _split(text: str) -> list[str]:
 
 
 def _unquoted(text: str) -> list[str]:
-    """Splits text into words as a shell does, without quotes; an open quote ends at the end."""
+    """Splits text into words as a shell does, and drops quotes; an open quote ends at the end."""
     lexer = shlex.shlex(text, posix=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     words: list[str] = []
@@ -123,7 +123,9 @@ def _ordered(before: Sequence[str], unfinished: str, after: Sequence[str]) -> li
     """Puts the words behind the cursor in front of the unfinished word.
 
     before, after: the words before and behind it. Returns program and command, then the words
-    behind the cursor, then the other words before it; the unfinished word is left out.
+        behind the cursor, then the other words before it; the unfinished word is left out. If the
+        unfinished word is an argument, arguments behind the cursor are left out, up to the first
+        option.
     """
     if len(before) < 2:
         return [*before]

@@ -1,7 +1,7 @@
 """Shell completion of names of runs, selectors, modes and phases.
 
 A shell completes while a person types. So where the store, the run or the collector is missing, no
-completion is offered and no error printed, after two seconds at most.
+completion is offered and no error is printed. Where one does not answer, this takes two seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PATIENCE = 2.0  # seconds for a collector, or a disk, that does not answer
 
 
 def run_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of runs in the store that start with `incomplete`, what was typed."""
+    """Returns the names of the store's runs that start with `incomplete`, the text typed so far."""
     return _NamedRun(ctx).offer(lambda named: named.runs(), incomplete)
 
 
@@ -35,19 +35,19 @@ def modes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def phases(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the phases (as train) of the named run that start with `incomplete`."""
+    """Returns the phases (such as train) of the named run that start with `incomplete`."""
     return _NamedRun(ctx).offer(lambda named: named.phases(), incomplete)
 
 
 def formats(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the number formats (as fp16) that `--as` takes and that start with `incomplete`."""
+    """Returns the number formats (such as fp16) for `--as` that start with `incomplete`."""
     from anchorlib.summary import FORMATS
 
     return _NamedRun(ctx).offer(lambda _: FORMATS, incomplete)
 
 
 class _NamedRun:
-    """The store and the run that the unfinished command line names, and what they offer."""
+    """The store and the run that the unfinished command line names, and their completions."""
 
     def __init__(self, ctx: typer.Context) -> None:
         self._store: str | None = ctx.params.get("store")
@@ -58,9 +58,10 @@ class _NamedRun:
         self._given: str | None = given or next(iter(ctx.args), None)
 
     def offer(self, find: Callable[[_NamedRun], Iterable[str]], incomplete: str) -> list[str]:
-        """Calls `find` and returns, sorted, what of its result begins with `incomplete`.
+        """Calls `find` and returns, sorted, those of its results that begin with `incomplete`.
 
-        [] where `find` fails, or takes longer than two seconds.
+        Results that cannot be printed are left out. [] where `find` fails, or takes longer than two
+        seconds.
         """
         candidates: list[str] = []
 
