@@ -202,8 +202,8 @@ def _command() -> typer.core.TyperGroup:
 def _usage(error: typer.TyperException, arguments: Sequence[str]) -> str:
     """Returns an error of usage as one line, which ends with the command that shows the help.
 
-    arguments: the words of the command line; they say which command was meant where the error does
-    not, as where an option has no value.
+    arguments: the words of the command line. They say whose help to name where the error does not
+    know its command, as after an option without a value.
     """
     message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
@@ -217,7 +217,7 @@ def _usage(error: typer.TyperException, arguments: Sequence[str]) -> str:
 def _trouble(error: OSError) -> str:
     """Returns the line that tells the user about an OSError, with the name of the file.
 
-    A failed write whose error names no file was to stdout.
+    Where writing failed and the error names no file, it was stdout that could not be written.
     """
     reason = error.strerror or str(error)
     if error.filename is not None:

@@ -92,7 +92,7 @@ class _EndedError(Exception):
 class Archiver:
     """A thread that archives the closed runs of a store until it is stopped.
 
-    how: where and when. tally: the counters that the thread updates.
+    how: where and when runs are archived. tally: the counters that the thread updates.
     """
 
     def __init__(self, store: Path, how: Archiving, tally: ArchiveTally) -> None:

@@ -178,7 +178,8 @@ class KeeperService:
     def _rename(self, message: bytes, asked: QuestionCall) -> RenameReply:
         """Answers Rename: renames a run, where the caller has the right to delete both names.
 
-        Without the second check a caller could move a run among the runs of others.
+        The right to the new name is checked too, because a caller could otherwise move a run among
+        the runs of others.
         """
         request = RenameRequest.FromString(message)
         run = self._named(request.run, asked, Right.DELETE)
@@ -217,10 +218,10 @@ class KeeperService:
 
 
 def _archiving(store: Path, tally: ArchiveTally | None, grant: Grant) -> ArchivingTold | None:
-    """Returns the state of archiving, of the runs that the caller may read.
+    """Returns the state of archiving; it names only runs that the caller may read.
 
-    tally: the counters of this collector's archiver; None where it archives nothing. Then, if no
-    run of the store is in an archive either, the result is None.
+    tally: the counters of this collector's archiver; None where it archives nothing.
+    Returns None where `tally` is None and no run of the store is in an archive either.
     """
     archived = noted_runs(store)
     if tally is None and not archived:

@@ -152,9 +152,9 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
 def _check(
     chosen: Mapping[str, Any], against: str | None, noise: Sequence[str] | None, *, json: bool
 ) -> None:
-    """Raises OptionError where options contradict each other, or where no target is given.
+    """Raises OptionError where options contradict each other, or where no output is given.
 
-    chosen: the given targets, by the option's name, as "csv".
+    chosen: the values of the given options that name an output, by the option's name, as "csv".
     """
     from anchorlib.errors import OptionError
 

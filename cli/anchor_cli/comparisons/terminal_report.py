@@ -202,9 +202,9 @@ def _notes(section: Section, width: int, screen: Screen) -> ReportPart:
 
 
 def _next(commands: Sequence[str], width: int, screen: Screen) -> list[ReportPart]:
-    """Returns the section NEXT, with each command on one line, as a list; [] for no commands.
+    """Returns a list with one part, the section NEXT; [] where there are no commands.
 
-    Advice, which begins with #, is wrapped.
+    Each command stays on one line; advice, which begins with #, is wrapped.
     """
     if not commands:
         return []

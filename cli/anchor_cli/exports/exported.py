@@ -108,9 +108,9 @@ class Exported:
         return self.run if len(self.ranks) == 1 else f"{self.run} rank {rank}"
 
     def verdict(self, rank: int) -> ExportedVerdict | None:
-        """Returns the comparison's verdict (over all ranks) for the first rank, None for others.
+        """Returns the comparison's verdict, which is for all ranks together, for the first rank.
 
-        So it is written once. Also None where there is no comparison.
+        None for the other ranks, so that it is written once, and where there is no comparison.
         """
         return (
             None
@@ -190,7 +190,8 @@ def _points(series: Series, several: Sequence[str]) -> Iterator[Point]:
 def _only(series: Series, at: int, *, kept: bool) -> float:
     """Returns the value of a record that holds one number; `at` is its position in the series.
 
-    Where values were not kept, it comes from the summary: the sum, or NaN if it was not finite.
+    kept: whether the record has its value. If not, the sum in its summary is returned, or NaN where
+    the value was not finite.
     """
     if kept:
         return float(series.record(at).array.real)

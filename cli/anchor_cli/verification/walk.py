@@ -205,7 +205,7 @@ def _damage(reader: RankReader, row: int, reason: str) -> Damage:
 
 
 def _cell(reader: RankReader, name: str, row: int) -> int | None:
-    """Returns the value of a column in a row; None where it cannot be read, being damaged."""
+    """Returns the value of a column in a row; None where damage prevents reading it."""
     from anchorlib.errors import StoreError
 
     try:
