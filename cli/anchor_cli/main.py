@@ -4,6 +4,7 @@ Only this module knows what each error means on the command line:
 
 AnchorError      2, DamagedError 3, CollectorError and ClusterError 4   one line on stderr
 wrong usage      2                         one line that names the help
+OSError          2                         one line: the reason, and the file where it is known
 interrupted      130                       nothing
 closed pipe      0                         nothing: `anchor names run1 | head` ends quietly
 anything else    70                        a defect; ANCHOR_DEBUG=1 shows its traceback
@@ -268,7 +269,7 @@ class _Notes(logging.Handler):
 
 
 def _abandon_stdout() -> None:
-    """Points stdout at /dev/null; otherwise Python would report the closed pipe again at exit."""
+    """Points stdout at /dev/null; otherwise Python would report the failed write again at exit."""
     with contextlib.suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, sys.stdout.fileno())

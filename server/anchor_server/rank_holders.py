@@ -41,7 +41,7 @@ class _Claim:
     """The stream (Push call) that holds a rank now.
 
     writer_id: the secret that tells the trainer's writer from others. owner: the trainer in words,
-    for errors. end: makes the stream end, with this Refusal, and so give the rank back.
+    for errors. end: called with a Refusal, makes the stream end with it and give the rank back.
     """
 
     writer_id: bytes

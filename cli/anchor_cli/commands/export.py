@@ -300,7 +300,7 @@ def _sentence(said: dict[str, Any]) -> str:
 def _looks(said: dict[str, Any]) -> Iterator[str]:
     """Yields the shell commands that open the exported files, as `tensorboard --logdir tb`.
 
-    said: what the writers have written, by the target's name.
+    said: what the writers returned for the JSON document, by the name of the output.
     """
     if "tensorboard" in said:
         yield f"tensorboard --logdir {shlex.quote(str(Path(said['tensorboard']).parent))}"

@@ -212,7 +212,7 @@ def _rate(rate: float | None, screen: Screen) -> str:
 
 
 def _seconds(seconds: float | None, screen: Screen) -> str:
-    """Formats a time, as "250 ms" on a terminal, and as seconds in a pipe; "-" for None."""
+    """Formats a duration, as "250 ms" on a terminal, and as seconds in a pipe; "-" for None."""
     if seconds is None:
         return "-"
     if not screen.human:

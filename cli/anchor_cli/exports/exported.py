@@ -121,8 +121,8 @@ class Exported:
     def points(self, rank: int, tick: Tick) -> Iterator[Point]:
         """Yields all points of one rank in the order of steps.
 
-        With the first rank also those of the comparison, at steps where that rank has points.
-        tick: called with the ranges of steps done, and their total.
+        The first rank also has the comparison's points, at steps where it has points of its own.
+        tick: called with the number of step ranges that are done, and their total number.
         """
         labelled = [(one, _several(one)) for one in self.series if one.rank == rank]
         spans = _spans([one for one, _ in labelled])

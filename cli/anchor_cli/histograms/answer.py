@@ -75,7 +75,7 @@ class Answer:
         return 1.0 if self.target is None else self.target.scale
 
     def document(self) -> dict[str, object]:
-        """Returns the JSON document: all records pooled, and `parts` where tensors are several."""
+        """Returns the JSON document: all records pooled; `parts` has each of several tensors."""
         whole = self.whole.document(self.target)
         if len(self.parts) == 1:
             return whole

@@ -101,7 +101,7 @@ def measured(
 def pooled(parts: Sequence[Measured], selectors: Sequence[str]) -> Measured:
     """Returns several histograms added up; a single one is returned as it is.
 
-    selectors: as given by the user; they name the sum.
+    selectors: as given by the user; they become the name of the sum.
     """
     if len(parts) == 1:
         return parts[0]

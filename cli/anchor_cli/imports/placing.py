@@ -77,7 +77,7 @@ class DumpCoordinates:
 class Placing:
     """Finds step, pass, rank, name and kind by a file's path.
 
-    pattern: None goes by the rules that this module's docstring lists. Else a regular expression
+    pattern: None applies the rules that this module's docstring lists. Else a regular expression
         that is searched in the path without suffix, with groups named step, pass, rank (numbers),
         name and kind. Without the group `name`, the name is the rest of the path, which the pattern
         did not match.

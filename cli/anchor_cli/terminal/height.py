@@ -37,8 +37,8 @@ def fitted(blocks: Sequence[ReportPart], height: int) -> list[str]:
     """Returns the lines of all parts of a report, at most `height` where that is possible.
 
     Each part shows its least number of entries (`least`) if there is room for all of these; else
-    each shows one, and parts of low priority (`kept`) show none. The lines that are left are
-    shared: each part in turn gets one more entry.
+    each shows one, and while that takes too many lines, the part of the lowest priority (`kept`)
+    shows none. The lines that are left are shared: each part in turn gets one more entry.
     """
     shown = [min(block.least, block.most) for block in blocks]
     if len(_all(blocks, shown)) > height:

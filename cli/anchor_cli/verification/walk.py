@@ -117,8 +117,8 @@ def _verify_rows(
 ) -> list[int]:
     """Compares all rows of a rank with their checksums, and adds damages to the report.
 
-    Returns the numbers of damaged rows. known: gets the texts of errors of unreadable files, so
-    that none is reported twice.
+    Returns the numbers of damaged rows. known: the errors about unreadable files that were reported
+    already; new ones are added, so that none is reported twice.
     """
     from anchorlib.errors import StoreError
 
