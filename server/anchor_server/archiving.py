@@ -67,7 +67,7 @@ class Archiving:
 
 @dataclass(slots=True)
 class _Pause:
-    """A pause before something that failed is tried again; each pause is twice as long.
+    """A pause before a retry: twice as long as the pause before, up to a longest one.
 
     until: when the pause ends, as `time.monotonic()` counts. seconds: how long it is.
     """

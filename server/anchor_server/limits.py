@@ -53,7 +53,7 @@ NO_LIMITS: Final = Limits()
 def read_limits(table: Mapping[str, Any], where: str) -> Limits:
     """Reads the limits in one [[token]] table of an access file.
 
-    Raises OptionError for a value that is no limit; its text begins with `where`.
+    Raises OptionError, whose text begins with `where`, for a value that is no limit.
     """
     for key in LIMIT_KEYS & set(table):
         value = table[key]
