@@ -19,9 +19,10 @@ T = TypeVar("T")
 
 
 def by_suffix(path: Path, choices: Mapping[str, T], option: str = "-o") -> T:
-    """Returns the choice for the suffix of `path`; choices: by suffix, as ".csv".
+    """Returns the value that `choices` has for the suffix of `path`, as ".csv".
 
-    Raises OptionError, which lists the choices, for another suffix; option: its name in the error.
+    Raises OptionError, which lists the known suffixes, for any other. option: the option that gave
+    the path, for the error.
     """
     try:
         return choices[path.suffix.lower()]

@@ -4,6 +4,7 @@ Only this module knows what each error means on the command line:
 
 AnchorError      2, DamagedError 3, CollectorError and ClusterError 4   one line on stderr
 wrong usage      2                         one line that names the help
+OSError          2                         one line: the reason, and the file where it is known
 interrupted      130                       nothing
 closed pipe      0                         nothing: `anchor names run1 | head` ends quietly
 anything else    70                        a defect; ANCHOR_DEBUG=1 shows its traceback
@@ -202,8 +203,8 @@ def _command() -> typer.core.TyperGroup:
 def _usage(error: typer.TyperException, arguments: Sequence[str]) -> str:
     """Returns an error of usage as one line, which ends with the command that shows the help.
 
-    arguments: the words of the command line; they say which command was meant where the error does
-    not, as where an option has no value.
+    arguments: the words of the command line. They say whose help to name where the error does not
+    know its command, as after an option without a value.
     """
     message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
@@ -217,7 +218,7 @@ def _usage(error: typer.TyperException, arguments: Sequence[str]) -> str:
 def _trouble(error: OSError) -> str:
     """Returns the line that tells the user about an OSError, with the name of the file.
 
-    A failed write whose error names no file was to stdout.
+    Where writing failed and the error names no file, it was stdout that could not be written.
     """
     reason = error.strerror or str(error)
     if error.filename is not None:
@@ -268,7 +269,7 @@ class _Notes(logging.Handler):
 
 
 def _abandon_stdout() -> None:
-    """Points stdout at /dev/null; otherwise Python would report the closed pipe again at exit."""
+    """Points stdout at /dev/null; otherwise Python would report the failed write again at exit."""
     with contextlib.suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, sys.stdout.fileno())

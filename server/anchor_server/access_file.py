@@ -95,9 +95,9 @@ class AccessFile:
             self._on_change(self.read())
 
     def _has_changed(self) -> bool:
-        """Returns whether the file differs from when it was read, but not from the call before.
+        """Returns whether the file has changed since it was read, and not since the previous call.
 
-        The second condition is there because a file that is just being written may be incomplete.
+        A file that changed since the previous call may be incomplete: someone is writing it.
         A missing file counts as changed: reading it then logs the error once.
         """
         now = self._signature()

@@ -65,7 +65,7 @@ def port_taken(bind: str) -> str:
 def take_store(store: Path, *, fsync: bool, read_only: bool) -> None:
     """Makes the store's directory where it is missing, and checks that it can be written.
 
-    fsync: the new directory survives power loss. read_only: only check that the store exists.
+    fsync: make a new directory survive power loss. read_only: only check that the store exists.
 
     Raises StoreError where a check fails.
     """

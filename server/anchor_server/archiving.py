@@ -67,7 +67,7 @@ class Archiving:
 
 @dataclass(slots=True)
 class _Pause:
-    """A pause before something that failed is tried again; each pause is twice as long.
+    """A pause before a retry: twice as long as the pause before, up to a longest one.
 
     until: when the pause ends, as `time.monotonic()` counts. seconds: how long it is.
     """
@@ -92,7 +92,7 @@ class _EndedError(Exception):
 class Archiver:
     """A thread that archives the closed runs of a store until it is stopped.
 
-    how: where and when. tally: the counters that the thread updates.
+    how: where and when runs are archived. tally: the counters that the thread updates.
     """
 
     def __init__(self, store: Path, how: Archiving, tally: ArchiveTally) -> None:

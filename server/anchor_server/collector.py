@@ -142,10 +142,10 @@ class Collector:
         self._stop_lock = threading.Lock()
 
     def _known(self, token: str | None) -> Access:
-        """Returns who may do what: as the access file says, or everything with the one token.
+        """Returns the rights of callers: those in the access file, or all rights for `token`.
 
-        Without an access file and a token everyone may do everything. Raises OptionError where
-        both are given.
+        With neither an access file nor a token every caller has all rights. Raises OptionError
+        where both are given.
         """
         if self._access is None:
             return Access.of_token(token)

@@ -3,7 +3,8 @@
 gRPC does not report them, and a client that does not trust the collector's certificate closes the
 connection without a word. What a server can see is a connection that ended before a call came over
 it. So the connections of the port are looked up among this process's open files when a handshake
-begins, and looked at again until a call has come over them or they are closed.
+begins, and looked at again until a call has come over them, they are closed, or they have been open
+for longer than gRPC lets a handshake take.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ class Handshakes:
         """Returns the connections that were closed without a call, and forgets them.
 
         It is called again and again. A connection is returned by the second call after it was
-        closed, so that `called` has time to report a call that came shortly before its end.
+        closed, so that `called` has time to report a call that came shortly before its end. One
+        that stays open for longer than a handshake may take counts as if a call had come.
         """
         failed = []
         for inode, one in list(self._connections.items()):

@@ -23,7 +23,9 @@ _SERVICES: Final = ("", "anchorlib.wire.v1.Collector", "anchorlib.wire.v1.Reader
 
 
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no types
-    """Tells clients whether the collector serves: SERVING or NOT_SERVING, for all its services.
+    """Tells clients whether the collector serves: SERVING or NOT_SERVING, as a whole.
+
+    It answers for the empty name and for the services Collector and Reader alike.
 
     It is NOT_SERVING until `say(serving=True)`.
     """
@@ -53,7 +55,10 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # ha
         return _reply(self._serving)
 
     def Watch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
-        """Answers a Watch call with the state now, and again whenever it changes."""
+        """Answers a Watch call with the state now, and again at each change.
+
+        An unknown service is answered with SERVICE_UNKNOWN.
+        """
         if request.service not in _SERVICES:
             yield _Reply(status=_Reply.SERVICE_UNKNOWN)
             return

@@ -29,7 +29,7 @@ class Patience(NamedTuple):
 
     @property
     def refusal(self) -> Refusal:
-        """The refusal that ends the stream of a client that has sent nothing for so long."""
+        """The refusal that ends a stream after its client has sent nothing for `seconds`."""
         said = f"the stream said nothing for {self.seconds:g} s"
         if self.kind is Kind.IDLE:
             return Refusal(self.kind, f"{said}: connect again when there is something to send")

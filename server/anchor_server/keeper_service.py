@@ -63,9 +63,10 @@ _log = logging.getLogger("anchor_server")
 
 @dataclass(frozen=True, slots=True)
 class QuestionCall:
-    """A gRPC call that is being answered.
+    """A call of the Keeper service that is being answered.
 
-    context: by it the caller's rights are looked up. caller: who calls, for the log.
+    context: gRPC's object for the call; the caller's rights are found by it.
+    caller: who calls, for the log.
     """
 
     context: grpc.ServicerContext
@@ -78,8 +79,8 @@ Answer: TypeAlias = Callable[[bytes, QuestionCall], Message]
 class KeeperService:
     """Answers the calls Status, Measure, Remove and Rename, over a collector's directory.
 
-    Runs that this collector writes are protected by the lock files of their ranks, as the runs that
-    other processes write are.
+    A run that is being written, by this collector or by another process, is protected by the lock
+    files of its ranks.
     gate: knows who may read and who may delete which run.
     """
 
@@ -128,7 +129,7 @@ class KeeperService:
     def _status(self, message: bytes, asked: QuestionCall) -> StatusReply:
         """Answers Status: which ranks are being written, and how archiving goes.
 
-        The answer covers only runs that the caller may read.
+        The answer names only runs that the caller may read.
         """
         StatusRequest.FromString(message)
         grant = self._gate.grant(asked.context)
@@ -178,7 +179,8 @@ class KeeperService:
     def _rename(self, message: bytes, asked: QuestionCall) -> RenameReply:
         """Answers Rename: renames a run, where the caller has the right to delete both names.
 
-        Without the second check a caller could move a run among the runs of others.
+        The right to the new name is checked too, because a caller could otherwise move a run among
+        the runs of others.
         """
         request = RenameRequest.FromString(message)
         run = self._named(request.run, asked, Right.DELETE)
@@ -217,10 +219,10 @@ class KeeperService:
 
 
 def _archiving(store: Path, tally: ArchiveTally | None, grant: Grant) -> ArchivingTold | None:
-    """Returns the state of archiving, of the runs that the caller may read.
+    """Returns the state of archiving; it names only runs that the caller may read.
 
-    tally: the counters of this collector's archiver; None where it archives nothing. Then, if no
-    run of the store is in an archive either, the result is None.
+    tally: the counters of this collector's archiver; None where it archives nothing.
+    Returns None where `tally` is None and no run of the store is in an archive either.
     """
     archived = noted_runs(store)
     if tally is None and not archived:

@@ -53,7 +53,7 @@ NO_LIMITS: Final = Limits()
 def read_limits(table: Mapping[str, Any], where: str) -> Limits:
     """Reads the limits in one [[token]] table of an access file.
 
-    Raises OptionError for a value that is no limit; its text begins with `where`.
+    Raises OptionError, whose text begins with `where`, for a value that is no limit.
     """
     for key in LIMIT_KEYS & set(table):
         value = table[key]
@@ -74,9 +74,10 @@ def read_limits(table: Mapping[str, Any], where: str) -> Limits:
 
 
 class Meter:
-    """Compares the bytes that writers send with their rates, as a token bucket; thread-safe.
+    """Compares the bytes that writers send with their rates, by token buckets; thread-safe.
 
-    A bucket (`whose`) is for example all streams of one token. It holds the bytes of four seconds.
+    Each group of streams that has a rate has a bucket, which `whose` names: for example all streams
+    of one access token. A full bucket holds the bytes of four seconds.
     Records that were sent are never refused: a stream that sends too much ends after their
     acknowledgement, and is admitted again once the bucket is half full. So each admitted stream
     makes progress.

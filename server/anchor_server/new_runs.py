@@ -36,8 +36,9 @@ class RunCreation:
         For a run that exists already nobody waits.
 
         maker: the name of the token that creates the run.
-        check: called with the runs that others are creating, and the token of each; it raises where
-            `maker` may not create the run, and its error is raised here.
+        check: called with a dict of the runs that others are creating, with the token of each ({}
+            where the run exists already). It raises where `maker` may not write to the run or
+            create it, and its error is raised here.
         """
         with self._changed:
             self._changed.wait_for(lambda: run not in self._makers or self._is_there(run))

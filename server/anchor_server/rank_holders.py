@@ -41,7 +41,7 @@ class _Claim:
     """The stream (Push call) that holds a rank now.
 
     writer_id: the secret that tells the trainer's writer from others. owner: the trainer in words,
-    for errors. end: makes the stream end, with this Refusal, and so give the rank back.
+    for errors. end: called with a Refusal, makes the stream end with it and give the rank back.
     """
 
     writer_id: bytes
@@ -121,9 +121,10 @@ class RankHolders:
     ) -> Iterator[HeldRank]:
         """A context in which a stream holds the rank that its Hello names.
 
-        grant: the rights of the caller. end: makes the stream end, for a later stream of the same
-        writer. An older stream of this writer is ended now. A rank that was not closed stays
-        open in the store: its writer may come back, or another writer may resume it.
+        grant: the rights of the caller.
+        end: ends this stream; it is called when a later stream of the same writer wants the rank.
+        An older stream of this writer is ended now. A rank that was not closed stays open in the
+        store: its writer may come back, or another writer may resume it.
         Raises RunBusyError where another writer still holds the rank after `patience` seconds;
         RunExistsError, InvalidNameError, OptionError, StoreError; a Refusal where the run was made
         by another token, or where there are too many runs.

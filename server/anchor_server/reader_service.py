@@ -75,8 +75,9 @@ class ReaderService:
             self._refuse(context, error, message)
 
     def list(self, message: bytes, context: grpc.ServicerContext) -> bytes:
-        """Answers List: the names in a folder, as many as one reply carries; none for no folder.
+        """Answers List: the names in a folder, as many as one reply carries.
 
+        There are no names where the folder does not exist.
         Names of folders end in "/". At the top of the store only runs are named that the caller may
         read.
         """

@@ -61,7 +61,7 @@ class Caller:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The machine, and the token and run: what stays when the caller connects again."""
+        """The caller's machine, and its token and run: they stay when the caller connects again."""
         return self.peer.rpartition(":")[0], f"{self.identity} {self.run}"
 
 

@@ -28,7 +28,7 @@ _KINDS: Final[tuple[tuple[type[Exception], Kind], ...]] = (
 
 
 class Refusal(Exception):  # noqa: N818  # it is an answer, not a fault
-    """Raised to answer a call with an error of this kind and text, as one line."""
+    """An error that answers a gRPC call: the client gets its kind, and its text as one line."""
 
     def __init__(self, kind: Kind, text: str) -> None:
         super().__init__(kind, text)
@@ -45,9 +45,9 @@ def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """Returns the Refusal with which a call is answered that has raised `error`.
+    """Returns the Refusal that answers a call which has raised `error`.
 
-    An error that is nobody's fault but anchorlib's is logged, and its text is not sent.
+    An unexpected error, which is a defect of anchorlib, is logged, and its text is not sent.
     """
     if isinstance(error, Refusal):
         return error

@@ -80,8 +80,8 @@ def _archive(wanted: Intended) -> Iterator[str]:
 def _unwritable(what: str, folder: Path, remedy: str) -> Iterator[str]:
     """Yields why a folder cannot be written, or cannot be made where it does not exist yet.
 
-    Nothing is yielded for a folder that can. what: the folder's purpose, for the sentence.
-    remedy: what to do, for its end.
+    Yields nothing where the folder can be written or made. what: the folder's purpose, for the
+    sentence. remedy: what to do, for the sentence's end.
     """
     whole = folder.absolute()
     there = next(path for path in (whole, *whole.parents) if _is_there(path))

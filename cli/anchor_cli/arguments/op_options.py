@@ -62,10 +62,11 @@ def traced_ops(run: Run, rank: int | None = None) -> list[Op]:
 
 
 def chosen_steps(text: str | None, ops: Sequence[Op]) -> range:
-    """Returns the steps that `--step` names; None means all, up to the last traced step.
+    """Returns the steps that `--step` names, whether or not they were traced.
 
     text: the option's value, as "5", "0:3" or "-1"; negative steps count from the last traced step.
-    ops: the traced operations, at least one. The steps need not be among those that were traced.
+        None means all steps up to the last traced one.
+    ops: the traced operations, at least one.
     Raises OptionError for an invalid text and for an empty range.
     """
     first, stop = parse_steps(text)

@@ -81,9 +81,10 @@ def _gaps(run: Run) -> Iterator[CheckResult]:
 
 
 def _silent(run: Run) -> Iterator[CheckResult]:
-    """Yields a warning that names all tensors that were registered or lost, and have no record.
+    """Yields one warning that names all tensors of which the run has no record.
 
-    Nothing is yielded where every tensor has a record.
+    Either their records could not be stored, or none was ever made. Nothing is yielded where every
+    tensor has a record.
     """
     clauses = list(clauses_of(Gaps(run).unrecorded()))
     clauses += [f"{name} has no record" for name in _empty(run)]
@@ -143,10 +144,11 @@ def _among_ranks(run: Run) -> Iterator[CheckResult]:
 
 
 def _precision(run: Run) -> Iterator[CheckResult]:
-    """Yields a warning for a torch that was not tested, and the result of the precision check.
+    """Yields a warning for an untested version of torch, and a result on compiled low precision.
 
     Code compiled in fp16, bf16 or fp8 may compute other bits when it is observed, unless Inductor
-    emulates the precision casts of eager code.
+    emulates the precision casts of eager code. Nothing is yielded for a run without such code that
+    was recorded with the tested version.
     """
     header = run.header()
     torch = str(header.get("torch", ""))

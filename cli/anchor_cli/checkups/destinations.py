@@ -143,7 +143,7 @@ def _directory(path: Path) -> Iterator[CheckResult]:
 
 
 def _disk(there: Path) -> CheckResult:
-    """Checks the free room of the file system; a twentieth of it is never filled by runs."""
+    """Checks how much room runs may take on a folder's file system; they leave a twentieth free."""
     system = os.statvfs(there)
     free = system.f_bavail * system.f_frsize
     room = max(free - system.f_blocks // 20 * system.f_frsize, 0)
@@ -162,9 +162,9 @@ def _disk(there: Path) -> CheckResult:
 
 
 def _abandoned(path: Path) -> Iterator[CheckResult]:
-    """Yields warnings for runs of a store whose writer died before it closed them.
+    """Yields one warning that names all runs of a store whose writer died before it closed them.
 
-    Runs that cannot be read give a result too.
+    Before it comes a result of level "broken" for each run that cannot be read.
     """
     from anchorlib.reading import open_run
     from anchorlib.store import list_runs, locate_store

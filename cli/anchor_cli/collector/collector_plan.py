@@ -20,9 +20,10 @@ __all__ = ["CollectorPlan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorPlan:
-    """The options of `anchor serve`, each field named as on the command line (power: --durability).
+    """The options of `anchor serve`; each field has the name of its option.
 
-    Properties check options together, and raise OptionError where they contradict each other.
+    power: whether `--durability` is "power". Properties check options together, and raise
+    OptionError where they contradict each other.
     """
 
     store: str
@@ -61,7 +62,7 @@ class CollectorPlan:
 
     @property
     def shown(self) -> ShownCredentials:
-        """Where the collector finds the token, or the access file with tokens, for its clients."""
+        """Where the collector finds the token, or the access file, that clients must satisfy."""
         own = partial(_own, self.directory, self.bind) if self.self_signed else None
         return ShownCredentials(self.token_file, self.access, own)
 
@@ -116,8 +117,8 @@ class CollectorPlan:
     def settings(self) -> tuple[dict[str, Any], Identity | None]:
         """Returns keyword arguments of `Collector`, and the files of `--self-signed`.
 
-        With --self-signed it makes the certificate and token where they are missing; else the
-        second is None. With --archive it also checks that the archive can be written.
+        With --self-signed it makes the certificate and token where they are missing; without, it
+        returns None for the files. With --archive it also checks that the archive can be written.
         """
         from anchor_server import ServerTLS
 
@@ -185,9 +186,9 @@ T = TypeVar("T")
 
 
 def _tried(sentences: list[str], read: Callable[[], T]) -> T | None:
-    """Returns what `read` returns; where it raises, appends the error's text to `sentences`.
+    """Calls `read` and returns its result.
 
-    It then returns None.
+    Where `read` raises an AnchorError, appends the error's text to `sentences` and returns None.
     """
     from anchorlib.errors import AnchorError
 

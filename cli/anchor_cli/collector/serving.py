@@ -30,7 +30,8 @@ _GRACE = 30.0  # seconds that streams and readers have to end after a signal
 def say_problems(plan: CollectorPlan, *, as_json: bool) -> ExitCode:
     """Prints what would prevent the start of a collector, for `--check`; returns the exit code.
 
-    That is 2 where something would, else 0; then remarks and the address are printed.
+    The exit code is 2 where something would prevent it. Else it is 0, and remarks and the address
+    are printed.
     """
     problems = plan.problems()
     if as_json:
@@ -48,8 +49,8 @@ def say_problems(plan: CollectorPlan, *, as_json: bool) -> ExitCode:
 def collect(plan: CollectorPlan, signals: Signals, *, as_json: bool) -> ExitCode:
     """Runs the collector of a plan until a signal ends it; returns the exit code.
 
-    That is 0, or 2 where the port cannot be bound. Raises OptionError, MissingExtraError or
-    StoreError where the plan's settings cannot be used.
+    The exit code is 0, or 2 where the port cannot be bound. Raises OptionError, MissingExtraError
+    or StoreError where the plan's settings cannot be used.
     """
     from anchor_server import allow_files
 
@@ -86,7 +87,8 @@ def _begin(
 def _ended(collector: Collector) -> ExitCode:
     """Returns the exit code of a stopped collector.
 
-    Where a call hangs, it ends the process at once: Python would wait for the call's thread.
+    Where a client's call still hangs, ends the process at once instead of returning: Python would
+    wait for the call's thread.
     """
     if not collector.has_ended:
         note("a call did not end and was abandoned; all acknowledged records are stored")

@@ -192,10 +192,10 @@ class _ServedRun:
 def _update_archive_place(
     store: Path, note: ArchiveNote, shelf: Shelf, *, dry_run: bool, as_json: bool
 ) -> ExitCode:
-    """Makes the store find an archived run in an archive that has moved, and prints that.
+    """Makes the store find an archived run in an archive that has moved; returns exit code 0.
 
-    note: the store's note of where the run is. shelf: the archive at its new place. Raises
-    OptionError with `dry_run`.
+    Prints that it was done. note: the store's note of where the run is. shelf: the archive at its
+    new place. Raises OptionError with `dry_run`.
     """
     from anchorlib.archive import update_archive_place
     from anchorlib.errors import OptionError
@@ -216,7 +216,10 @@ def _update_archive_place(
 
 
 def _say_done(run: str, place: str, *, as_json: bool) -> ExitCode:
-    """Prints that the run was archived before and removed here, so that nothing is to be done."""
+    """Prints that there is nothing to do: the run is in the archive alone; returns exit code 0.
+
+    place: the archive's URL or directory.
+    """
     if as_json:
         document({"run": run, "to": place, "objects": 0, "sent": 0, "removed": [], "freed": 0})
     else:

@@ -37,7 +37,7 @@ EXAMPLES = examples(
 
 
 class FailOn(StrEnum):
-    """The mildest verdict for which `anchor compare` ends with exit code 1; suspect is milder."""
+    """The mildest verdict that gives exit code 1; suspect is milder than unexpected."""
 
     SUSPECT = "suspect"
     UNEXPECTED = "unexpected"

@@ -152,9 +152,9 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
 def _check(
     chosen: Mapping[str, Any], against: str | None, noise: Sequence[str] | None, *, json: bool
 ) -> None:
-    """Raises OptionError where options contradict each other, or where no target is given.
+    """Raises OptionError where options contradict each other, or where no output is given.
 
-    chosen: the given targets, by the option's name, as "csv".
+    chosen: the values of the given options that name an output, by the option's name, as "csv".
     """
     from anchorlib.errors import OptionError
 
@@ -300,7 +300,7 @@ def _sentence(said: dict[str, Any]) -> str:
 def _looks(said: dict[str, Any]) -> Iterator[str]:
     """Yields the shell commands that open the exported files, as `tensorboard --logdir tb`.
 
-    said: what the writers have written, by the target's name.
+    said: what the writers returned for the JSON document, by the name of the output.
     """
     if "tensorboard" in said:
         yield f"tensorboard --logdir {shlex.quote(str(Path(said['tensorboard']).parent))}"

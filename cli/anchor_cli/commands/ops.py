@@ -116,9 +116,9 @@ def _searched(ops: list[Op], pattern: str | None) -> list[Op]:
 
 
 def _narrowed(screen: Screen) -> Screen:
-    """Returns the screen, with the width that the variable COLUMNS asks for where it has none.
+    """Returns `screen`; where it has no width, because stdout is a pipe, with the width of COLUMNS.
 
-    So texts are cut in a pipe too; --json has them whole.
+    So texts are cut in a pipe too, if the variable COLUMNS is set; --json has them whole.
     """
     return screen if screen.width is not None else replace(screen, width=screen.asked)
 

@@ -181,7 +181,8 @@ class _Repair:
         """Removes the ranks of `--drop-rank` from the run.
 
         Nothing is removed with --dry-run, or with --as, which leaves them out of the new run.
-        Raises RunNotFoundError for a rank that the run has not, OptionError where these are all.
+        Raises RunNotFoundError for a rank that the run has not, OptionError where no rank would be
+        left.
         """
         from anchorlib.errors import OptionError, RunNotFoundError
         from anchorlib.store import remove_rank

@@ -79,9 +79,10 @@ def _remove(keeper: Keeper, run: str, done: list[dict[str, Any]], *, as_json: bo
 
 
 def _forget(store: Path, noted: ArchiveNote, done: list[dict[str, Any]], *, as_json: bool) -> None:
-    """Makes the store forget a run whose files are in an archive alone, and prints that they stay.
+    """Makes the store forget a run whose files are in an archive alone.
 
-    done: gets the entry for the JSON document.
+    Prints that the files stay in the archive. done: the run's entry for the JSON document is
+    appended to it.
     """
     from anchorlib.names import escape
     from anchorlib.store import forget_run
@@ -94,7 +95,7 @@ def _forget(store: Path, noted: ArchiveNote, done: list[dict[str, Any]], *, as_j
 
 
 def _standing(keeper: Keeper, run: str) -> Standing | None:
-    """Asks what is known of a run (its size, …) before it is removed; None where it is gone."""
+    """Returns what the store knows of a run (its size, …); None where the run is gone already."""
     from anchorlib.errors import RunNotFoundError
 
     try:

@@ -151,7 +151,7 @@ def _alone(store: str) -> dict[str, str]:
 
 
 def _gap_sentences(lines: Sequence[_ListedRun]) -> Iterator[str]:
-    """Yields one sentence that names the runs with tensors without any record; none for no such."""
+    """Yields one sentence on all runs in which some tensors have no record; else yields nothing."""
     clauses = [
         f"{line.name} has no record of {counted(line.unrecorded, 'tensor')}"
         for line in lines

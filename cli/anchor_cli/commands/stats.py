@@ -158,6 +158,7 @@ def _table(
 def _is_read(title: str, cells: Set[str]) -> bool:
     """Returns whether a terminal shows a column that has these cells.
 
-    It hides columns for programs, as digests, and columns in which every cell is the usual value.
+    Columns that only programs need, as digests, are hidden, and columns in which every cell is the
+    usual value.
     """
     return title not in _FOR_PROGRAMS and not cells <= {_USUAL.get(title)}

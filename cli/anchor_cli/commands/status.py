@@ -141,10 +141,11 @@ def _archive_lines(one: ArchiveState, screen: Screen) -> Iterator[str]:
 
 
 def _asked(place: str, ask: Callable[[Keeper], list[T]]) -> tuple[list[T], list[str]]:
-    """Asks each collector of a store, and returns all answers, and the errors of silent collectors.
+    """Asks each collector of a store; returns all answers, and the errors of silent collectors.
 
-    place: a directory, or the URL of one or several collectors. ask: the question, to a keeper.
-    Raises CollectorError where none answers; it names all of them.
+    place: a directory, or the URL of one or several collectors.
+    ask: called with the Keeper of the directory or of each collector; returns a list of answers.
+    Raises CollectorError, which names all collectors, where none of them answers.
     """
     from anchorlib.errors import CollectorError
     from anchorlib.upkeep import keepers_at
@@ -211,7 +212,7 @@ def _rate(rate: float | None, screen: Screen) -> str:
 
 
 def _seconds(seconds: float | None, screen: Screen) -> str:
-    """Formats a time, as "250 ms" on a terminal, and as seconds in a pipe; "-" for None."""
+    """Formats a duration, as "250 ms" on a terminal, and as seconds in a pipe; "-" for None."""
     if seconds is None:
         return "-"
     if not screen.human:

@@ -153,6 +153,7 @@ def _loopback(host: str) -> bool:
 def _hosts(bind: str, host: str, port: int, more: list[str] | tuple[str, ...]) -> list[str]:
     """Returns the values of the HTTP header Host that are accepted, against DNS rebinding.
 
+    bind: the value of `--bind`. host, port: the address that the server listens on.
     more: further host names, from `--allow-host`.
     """
     names = [_bracketed(host), bind.rpartition(":")[0], "localhost", *more]

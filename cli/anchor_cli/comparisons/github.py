@@ -36,7 +36,7 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def guarded(lines: Sequence[str]) -> list[str]:
-    """Puts lines between runner commands that stop the runner from looking for commands in them."""
+    """Returns the lines between two runner commands, so that no line is taken for a command."""
     token = secrets.token_hex(16)
     return [f"::stop-commands::{token}", *lines, f"::{token}::"]
 

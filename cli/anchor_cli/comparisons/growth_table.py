@@ -1,4 +1,4 @@
-"""The table of `anchor compare` that shows how differences grow: a row a step, a column a kind.
+"""The table of `anchor compare` on how differences grow: rows are steps, columns are kinds.
 
 It takes as many lines and columns as there is room for.
 """
@@ -24,8 +24,8 @@ _KEPT = ("step", "score")  # columns that are never cut
 def growth(section: Section, width: int, screen: Screen) -> ReportPart:
     """Returns the table as a part of the terminal report, which knows how to shrink.
 
-    section: title, column heads and rows. It shows the first row, the last, and as many between
-    them as fit; width: of the terminal.
+    section: title, column heads and rows of the table. width: of the terminal.
+    The table shows the first row, the last, and as many rows between them as fit.
     """
     head = titled(screen, section.title, section.head)
     last = len(section.heads) - 1

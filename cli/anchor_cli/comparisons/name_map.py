@@ -1,4 +1,4 @@
-"""Reads the file of `anchor compare --map`: which tensor name of run A is which name of run B."""
+"""Reads the file of `anchor compare --map`: which name in run B a tensor of run A has."""
 
 from __future__ import annotations
 

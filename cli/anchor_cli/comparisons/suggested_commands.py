@@ -74,10 +74,11 @@ def _looking(comparison: Comparison, runs: tuple[str, str], store: str) -> list[
 def _tracing(
     comparison: Comparison, blamed: Sequence[Origin], steps: tuple[int, int]
 ) -> Iterator[str]:
-    """Yields advice to trace the step that is to blame, where nothing says what B does otherwise.
+    """Yields advice to trace the first blamed step, where no change in B's computation is known.
 
-    Nothing is yielded where both runs were traced, or where no origin is more than rounding.
-    steps: the number of the step in A, and in B.
+    Nothing is yielded where the runs' traced operations were compared, or where the first blamed
+    origin may be rounding.
+    blamed: the origins to blame, the first one first. steps: that step's number in A, and in B.
     """
     if comparison.ops is not None or not blamed or blamed[0].cls != "not_rounding":
         return

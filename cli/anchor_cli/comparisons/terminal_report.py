@@ -165,7 +165,8 @@ def _operations(section: Section, width: int, screen: Screen) -> ReportPart:
 def _operation(one: Entry, width: int) -> list[str]:
     """Returns the lines about one place where the runs' traced operations differ.
 
-    The module's name is cut, the operations' names are wrapped.
+    one: the entry on that place in the comparison's section on operations. The module's name is
+    cut, the operations' names are wrapped.
     """
     a, b = one.sides or ("", "")
     line = _named(f"  {one.where} of ", one.name, ":", width)[-1]
@@ -177,8 +178,8 @@ def _operation(one: Entry, width: int) -> list[str]:
 def _measured(one: Entry, width: int) -> list[str]:
     """Returns texts about an origin, a record that differs although its inputs are equal.
 
-    They say how it was computed, and how far the two runs' values are apart: in one text if that
-    fits into two lines, else in two, of which either may be "".
+    The texts say how the record was computed, and how far the two runs' values are apart: in one
+    text if that fits into two lines, else in two, of which either may be "".
     """
     joined = ": ".join(filter(None, (one.made, one.far)))
     fits = len(wrapped(f"    {joined}", width, 3, "      ")) <= 2
@@ -202,9 +203,9 @@ def _notes(section: Section, width: int, screen: Screen) -> ReportPart:
 
 
 def _next(commands: Sequence[str], width: int, screen: Screen) -> list[ReportPart]:
-    """Returns the section NEXT, with each command on one line, as a list; [] for no commands.
+    """Returns a list with one part, the section NEXT; [] where there are no commands.
 
-    Advice, which begins with #, is wrapped.
+    Each command stays on one line; advice, which begins with #, is wrapped.
     """
     if not commands:
         return []

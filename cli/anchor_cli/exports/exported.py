@@ -108,9 +108,9 @@ class Exported:
         return self.run if len(self.ranks) == 1 else f"{self.run} rank {rank}"
 
     def verdict(self, rank: int) -> ExportedVerdict | None:
-        """Returns the comparison's verdict (over all ranks) for the first rank, None for others.
+        """Returns the comparison's verdict, which is for all ranks together, for the first rank.
 
-        So it is written once. Also None where there is no comparison.
+        None for the other ranks, so that it is written once, and where there is no comparison.
         """
         return (
             None
@@ -121,8 +121,8 @@ class Exported:
     def points(self, rank: int, tick: Tick) -> Iterator[Point]:
         """Yields all points of one rank in the order of steps.
 
-        With the first rank also those of the comparison, at steps where that rank has points.
-        tick: called with the ranges of steps done, and their total.
+        The first rank also has the comparison's points, at steps where it has points of its own.
+        tick: called with the number of step ranges that are done, and their total number.
         """
         labelled = [(one, _several(one)) for one in self.series if one.rank == rank]
         spans = _spans([one for one, _ in labelled])
@@ -190,7 +190,8 @@ def _points(series: Series, several: Sequence[str]) -> Iterator[Point]:
 def _only(series: Series, at: int, *, kept: bool) -> float:
     """Returns the value of a record that holds one number; `at` is its position in the series.
 
-    Where values were not kept, it comes from the summary: the sum, or NaN if it was not finite.
+    kept: whether the record has its value. If not, the sum in its summary is returned, or NaN where
+    the value was not finite.
     """
     if kept:
         return float(series.record(at).array.real)

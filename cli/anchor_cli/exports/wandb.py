@@ -1,6 +1,6 @@
 """Exports a run as offline runs of Weights & Biases, which `wandb sync` uploads.
 
-Each rank becomes a run of W&B with the same steps; the axis of a histogram is the exponent.
+Each rank becomes a run of W&B and keeps its step numbers; the axis of a histogram is the exponent.
 Nothing is sent, and little about this machine is written: no code, packages or measurements.
 """
 

@@ -75,7 +75,7 @@ class Answer:
         return 1.0 if self.target is None else self.target.scale
 
     def document(self) -> dict[str, object]:
-        """Returns the JSON document: all records pooled, and `parts` where tensors are several."""
+        """Returns the JSON document: all records pooled; `parts` has each of several tensors."""
         whole = self.whole.document(self.target)
         if len(self.parts) == 1:
             return whole
@@ -92,7 +92,7 @@ class Answer:
     def lines(self, screen: Screen) -> Iterator[str]:
         """Yields the lines to print: counts and bars of all records, then a line for each tensor.
 
-        A single tensor has no line of its own.
+        The lines for tensors are left out where there is only one tensor.
         """
         yield screen.style(f"{self.whole.run}  {self._title}", 1)
         yield _figures(self.whole)

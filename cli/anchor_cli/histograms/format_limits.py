@@ -49,7 +49,7 @@ class Limit:
 
 
 def limits_of(fmt: str) -> list[tuple[float, str]]:
-    """Returns the three limits of a number format, each as (value, name), as (65504.0, "largest").
+    """Returns the three limits of a number format as (value, name), such as (65504.0, "largest").
 
     fmt: a short name ("fp16") or torch's name ("float16").
     """

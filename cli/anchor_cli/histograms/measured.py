@@ -101,7 +101,7 @@ def measured(
 def pooled(parts: Sequence[Measured], selectors: Sequence[str]) -> Measured:
     """Returns several histograms added up; a single one is returned as it is.
 
-    selectors: as given by the user; they name the sum.
+    selectors: as given by the user; they become the name of the sum.
     """
     if len(parts) == 1:
         return parts[0]
@@ -122,10 +122,10 @@ def pooled(parts: Sequence[Measured], selectors: Sequence[str]) -> Measured:
 def _shares(
     every: Sequence[Series], histograms: Sequence[Log2Histogram], target: NarrowFormat, over: Over
 ) -> list[Shares]:
-    """Returns for each series which shares of it the format `target` would lose.
+    """Returns for each series the shares of its elements that the format `target` would lose.
 
-    They are computed from its histogram where that is exact, else record by record from the values,
-    or from a record's histogram where its values were not kept.
+    The shares come from the series' histogram where that gives them exactly, else record by record
+    from the values, or from a record's histogram where its values were not kept.
     """
     shares = [shares_as(one, target.fmt, target.scale) for one in histograms]
     inexact = [at for at, one in enumerate(shares) if not one.exact]

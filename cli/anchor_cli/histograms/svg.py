@@ -111,7 +111,7 @@ def _grid(panel: Panel, scale: _Scale) -> Iterator[str]:
 def _round_step(top: float) -> int:
     """Returns a distance between grid lines: 1, 2 or 5 times a power of ten.
 
-    It is the smallest with at most five lines up to `top`.
+    It is the smallest such distance of which at most five fit into `top`.
     """
     step = 1
     while top / step > 5:

@@ -1,4 +1,4 @@
-"""Reads files of tensors that other programs wrote, and makes records of a run of them."""
+"""Reads files of tensors that other programs wrote, and records these tensors into a run."""
 
 from anchor_cli.imports.imported import Import
 from anchor_cli.imports.placing import Placing

@@ -27,7 +27,7 @@ class Import:
     """The import of the folder `root` into the run `run` of the directory `store`, with its counts.
 
     overwrite: replace a run of that name. skipped: files that gave no record, with the reason.
-    files, records, bytes: how much was recorded. tensors, steps: which ones.
+    files, records, bytes: how much was recorded. tensors, steps: of which tensors, at which steps.
     left_out: records whose values were left out, because the disk had no room for them.
     """
 
@@ -49,7 +49,8 @@ class Import:
     def all(self, placing: Placing, tick: Tick) -> None:
         """Imports all files below the folder that hold tensors, and closes the run.
 
-        Other files are added to `skipped`. After an error, which is raised, the run is left open.
+        Files without tensors are added to `skipped`. After an error, which is raised, the run is
+        left open.
         placing: decides which step, name, … a file belongs to. tick: the progress bar.
         """
         dumps = self._placed(placing)
@@ -94,8 +95,8 @@ class Import:
     def _placed(self, placing: Placing) -> list[tuple[Path, DumpCoordinates]]:
         """Returns the files to import, with step, name, … of each, in the order of recording.
 
-        That is by step and pass, values before gradients, then by path. Other files are added to
-        `skipped`.
+        The order is by step and pass, values before gradients, then by path. Files that are not
+        imported are added to `skipped`.
         """
         dumps = [
             (file, at) for file in _files(self.root) if (at := self._coordinates(file, placing))

@@ -77,7 +77,7 @@ class DumpCoordinates:
 class Placing:
     """Finds step, pass, rank, name and kind by a file's path.
 
-    pattern: None goes by the rules that this module's docstring lists. Else a regular expression
+    pattern: None applies the rules that this module's docstring lists. Else a regular expression
         that is searched in the path without suffix, with groups named step, pass, rank (numbers),
         name and kind. Without the group `name`, the name is the rest of the path, which the pattern
         did not match.
@@ -147,9 +147,9 @@ def _number(pattern: re.Pattern[str], path: str) -> tuple[int | None, str]:
 
 
 def _joint(path: str, match: re.Match[str]) -> str:
-    """Returns the path behind a number that was matched, for joining to the path before it.
+    """Returns the text of a path after a match, ready to be appended to the text before the match.
 
-    It begins with a dot where both join within one part of the path, between two "/".
+    It gets a dot in front where both texts are in one part of the path, between two "/".
     """
     after = path[match.end() :].lstrip("._-")
     before = path[: match.start()].rstrip("._-")

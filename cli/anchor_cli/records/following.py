@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Following:
-    """Finds in a run that is being recorded the records and gaps that were not reported yet.
+    """Finds the records and gaps of a run that were not reported yet, while it is being recorded.
 
     wanted: called with name and kind; says whether records of that tensor are to be reported.
     """

@@ -1,4 +1,4 @@
-"""The file formats of `anchor pull`: each writes an Extract into an open binary file.
+"""The file formats of `anchor pull`: each writes an Extract (records of one tensor) into a file.
 
 PLACE is step, pass_index, call, rank, phase, count and attempt, one entry for each record.
 

@@ -56,9 +56,9 @@ def selected(
 
 
 def _recorded(candidates: Sequence[Selected], selection: Selection) -> str:
-    """Says which records some tensors do have, for the error that none is selected.
+    """Returns which records the tensors have, as text for the error that none of them is selected.
 
-    Returns their steps, and their phases, passes and calls where the options ask for one.
+    It names their steps, and their phases, passes or calls where the options ask for one.
     """
     infos = [one.info for one in candidates]
     parts = [steps_of(min(i.first_step for i in infos), max(i.last_step for i in infos))]

@@ -48,7 +48,7 @@ class _Lines:
 
 
 def harmless(cell: Any) -> Any:
-    """Returns the cell, with an apostrophe in front if a spreadsheet would read a formula."""
+    """Returns the cell; a text that spreadsheets would read as a formula gets an apostrophe."""
     if isinstance(cell, str) and _FORMULA.match(cell) and not _is_number(cell):
         return f"'{cell}"
     return cell

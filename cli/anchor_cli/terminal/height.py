@@ -21,7 +21,7 @@ class ReportPart(NamedTuple):
     """One part of a report, which can show more or fewer entries.
 
     most: how many entries it has.
-    lines: called with a number of entries, returns the lines that show the first so many.
+    lines: called with a number n, returns the lines that show the first n entries.
     least: how many entries it shows at least, if there is room.
     kept: its priority: where there is too little room, parts with a lower number are the first to
         show no entry.
@@ -37,8 +37,8 @@ def fitted(blocks: Sequence[ReportPart], height: int) -> list[str]:
     """Returns the lines of all parts of a report, at most `height` where that is possible.
 
     Each part shows its least number of entries (`least`) if there is room for all of these; else
-    each shows one, and parts of low priority (`kept`) show none. The lines that are left are
-    shared: each part in turn gets one more entry.
+    each shows one, and while that takes too many lines, the part of the lowest priority (`kept`)
+    shows none. The lines that are left are shared: each part in turn gets one more entry.
     """
     shown = [min(block.least, block.most) for block in blocks]
     if len(_all(blocks, shown)) > height:
@@ -67,10 +67,10 @@ def listed(
 ) -> ReportPart:
     """Returns a part of a report that is a head line and a list of entries.
 
-    entries: the lines of each. more: says where entries are shown that do not fit, after "and 3
-    more: ".
+    entries: the lines of each entry.
+    more: where to see the entries that do not fit; it is printed after "and 3 more: ".
     headed: whether the first line of an entry can stand alone: where a single entry does not fit,
-        that line is shown, because "and 1 more" would take a line as well.
+        its first line is shown, because "and 1 more" would take a line as well.
     """
 
     def lines(count: int) -> list[str]:

@@ -46,7 +46,7 @@ class Screen:
         return self.width is not None
 
     def style(self, text: str, *codes: int) -> str:
-        """Returns text in ANSI styles (1 bold, 2 dim, 31 red, …); as it is without `color`."""
+        """Returns text in ANSI styles (1 bold, 2 dim, 31 red, …), or unchanged without `color`."""
         if not self.color or not text:
             return text
         return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m"

@@ -198,7 +198,7 @@ def _by_parts(names: Sequence[str], width: int, mark: str) -> dict[str, str]:
 
 
 def _parted(parts: Sequence[str], at: Sequence[int], width: int, mark: str) -> str:
-    """Returns the parts with the indices `at` of a dotted name, and as much of its end as fits."""
+    """Returns a dotted name cut to its parts at the indices `at` and as much of its end as fits."""
     whole = ".".join(parts)
     if not at or width_of(whole) <= width:
         return cut_name(whole, width, mark)

@@ -117,8 +117,8 @@ def _verify_rows(
 ) -> list[int]:
     """Compares all rows of a rank with their checksums, and adds damages to the report.
 
-    Returns the numbers of damaged rows. known: gets the texts of errors of unreadable files, so
-    that none is reported twice.
+    Returns the numbers of damaged rows. known: the errors about unreadable files that were reported
+    already; new ones are added, so that none is reported twice.
     """
     from anchorlib.errors import StoreError
 
@@ -205,7 +205,7 @@ def _damage(reader: RankReader, row: int, reason: str) -> Damage:
 
 
 def _cell(reader: RankReader, name: str, row: int) -> int | None:
-    """Returns the value of a column in a row; None where it cannot be read, being damaged."""
+    """Returns the value of a column in a row; None where damage prevents reading it."""
     from anchorlib.errors import StoreError
 
     try:
