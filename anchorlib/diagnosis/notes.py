@@ -28,7 +28,7 @@ def notes(
 ) -> list[str]:
     """Return the notes of a comparison, a line each: what could not be decided, and why.
 
-    frontier: the differences of the two runs, and which of them others explain.
+    frontier: the differences of the two runs, and which of them earlier differences explain.
     origins: the listed origins.
     noise: how the noise runs differ from A; None without noise runs.
     runs: the tables of the noise runs.

@@ -63,10 +63,10 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 def with_loss_scale(alignment: Alignment) -> Alignment:
-    """Return the alignment with the loss scale that B's program applied stated for B's gradients.
+    """Return the alignment in which B's gradients state the loss scale that B's program applied.
 
-    It is stated for the loss itself, too, where this number differs by the scale.
-    Returns the alignment itself where the first step that differs does not show such a scale.
+    The loss states it, too, where its value differs by the scale.
+    Returns the alignment itself where the first step that differs shows no such scale.
     """
     a, b = alignment.a, alignment.b
     pairs = alignment.differing
@@ -116,10 +116,10 @@ def _factor(alignment: Alignment, pairs: Array) -> float | None:
 
 
 def _rounded_scales(alignment: Alignment, pairs: Array, scaled: Array) -> Array | None:
-    """The loss scale of B for each pair of records, where it is any number and gradients round.
+    """Return B's loss scale for each pair, where it is no power of two, so that gradients round.
 
     1 for a pair that no loss scale multiplies. None where there is no loss scale.
-    pairs: the pairs of the first step that differs which differ.
+    pairs: the differing pairs of the first step that differs.
     scaled: for each row of A, whether it is a gradient that a loss scale multiplies.
     """
     a, rows = alignment.a, alignment.a_row
@@ -169,7 +169,7 @@ def _scales(alignment: Alignment, here: Array, scaled: Array, factor: float) -> 
 
 
 def _may_be_clipped(alignment: Alignment, step: int) -> bool:
-    """Whether what backward made in a step is recorded, and does not show that nothing clipped it.
+    """Return whether gradients of single passes are recorded in a step and may have been clipped.
 
     Clipping hides a power of two to the bit where gradients are large.
     """
@@ -203,9 +203,9 @@ def _first_or_largest(alignment: Alignment, inside: Array) -> int:
 
 
 def _ratios_of_numbers(alignment: Alignment, here: Array, kind: str) -> Array:
-    """For each pair, how many times A's number B's is in the first step that differs.
+    """Return for each pair B's single number over A's, as it is in the first step that differs.
 
-    here: which pairs are of that step. kind: "value" or "grad", of which the numbers are compared.
+    here: which pairs are of that step. kind: "value" or "grad": the kind of the compared numbers.
     The ratio holds for all records of training that have the name of a single number. It is 1 for
     all other pairs, and where it is not the same in all passes.
     """
@@ -229,7 +229,7 @@ def _ratios_of_numbers(alignment: Alignment, here: Array, kind: str) -> Array:
 
 
 def _snapped(norm_a: float, norm_b: float) -> float | None:
-    """The ratio of the norms of B and A; as a whole number, or one over it, if it is near to one.
+    """Return norm_b / norm_a, rounded to a near whole number, or to one over a near whole number.
 
     None for a ratio that is no number, or too near to 1 for a loss scale.
     """
@@ -348,7 +348,7 @@ def _norms_of_steps(table: Table, which: Array) -> dict[int, tuple[float, int]]:
 
 
 def _is_sum_of(table: Table, row: int, rows: Array) -> bool:
-    """Whether a record is the sum of others but for rounding; False where that is unknown."""
+    """Whether record `row` is the sum of the records `rows` but for rounding; False if unknown."""
     if len(rows) == 1:
         return bool((table.digest[rows[0]] == table.digest[row]).all())
     every = [row, *rows.tolist()]

@@ -117,9 +117,9 @@ def _of_operations(origin: Origin, front: Frontier) -> Replay | None:
 
 
 def _replay(how: Recipe, operands: Operands) -> Replay | None:
-    """Return which formulas fit each run's result; None if none comes near either result.
+    """Return which formulas fit each run's result; None if no formula comes near either result.
 
-    Then the runs computed something else, or read an operand that was not recorded, as a mask.
+    Without one, the runs computed something else, or read an unrecorded operand, as a mask.
     """
     fit_a, fit_b = (_fit(how, operands, side) for side in "ab")
     if all(_is_far(side, operands.own.dtype) for side in (fit_a, fit_b)):
@@ -178,7 +178,7 @@ def _is_of_one_precision(operands: Operands) -> bool:
 
 
 def _texts(frontier: Frontier, operands: Operands) -> list[str]:
-    """Return descriptions of the modules that made the record, in A and B, and their arguments."""
+    """Return descriptions of both runs' modules that made the record, and operations' arguments."""
     name = operands.child.name if operands.child is not None else operands.own.name
     alignment = frontier.alignment
     names = {renaming.a: renaming.b for renaming in alignment.renamed}

@@ -221,7 +221,10 @@ def _placed(
 
 
 def _input(argument: str) -> str:
-    """Return an input's name: OWN for `self` or `input`, whose gradient a backward computes."""
+    """Return the name of an operation's input: OWN for the arguments `self` and `input`.
+
+    The gradient of these is what a backward computes. Other inputs have their argument's name.
+    """
     return OWN if argument in ("self", "input") else argument
 
 

@@ -22,8 +22,8 @@ Array = np.ndarray[Any, Any]
 class Differences:
     """The sums and extremes of the differences of some pairs, of the elements added so far.
 
-    shift: for each pair the power of two by which its float64 values are scaled, so that their
-        squares neither vanish nor become infinite; mostly 0.
+    shift: for each pair the exponent of the power of two by which its float64 values are scaled, so
+        that their squares neither vanish nor become infinite; mostly 0.
     eps: for each pair the unit in which errors are counted.
     scale: for each pair the factor by which B's values are multiplied first; mostly 1.
     """

@@ -97,9 +97,9 @@ class Covering:
         return COVERED * own * finer
 
     def covers(self, pair: int) -> bool:
-        """Return whether A and B are at most COVERED times as far apart as noise runs in a pair.
+        """Return whether the error of a pair is at most COVERED times that of the noise runs.
 
-        pair: an index into the alignment.
+        pair: its index in the alignment. False without noise runs.
         """
         if self.noise is None:
             return False

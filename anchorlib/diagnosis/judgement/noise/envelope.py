@@ -42,11 +42,11 @@ chance: small tensors are judged together or not at all."""
 class Envelope:
     """The noise of each pair that differs: one entry for each entry of `Measures.pair`.
 
-    relative: the largest relative L2 error; nan where no noise run has the record.
+    relative: the largest relative L2 error over the noise runs; nan where none has the record.
     nonfinite: whether a noise run differs from A in which elements are NaN or infinite.
-    random: (name, kind) of origins between A and a noise run, or between two noise runs: their
-        operations are not deterministic.
-    horizon: the first step at which the noise runs are saturated, None if they never are.
+    random: (name, kind) of tensors that differ although their inputs are equal, between A and a
+        noise run or between two noise runs: their operations are not deterministic.
+    horizon: the first step at which the noise is too large to judge by; None without one.
     runs: how many noise runs there are.
     floor: the least noise that a pair can have, as a relative L2 error.
     damaged: a line for each record of a noise run whose values are damaged.
@@ -170,9 +170,10 @@ def _of_run(
 
 
 def _of_parameters(a: Table, rows: Array) -> Array:
-    """Return for each row by how much its least noise is larger than half an eps of itself.
+    """Return for each row the factor by which its least noise exceeds half an eps of the row.
 
-    For an update `delta` it is the parameter's norm over the update's, at least 1; for others 1.
+    For an update `delta` the factor is the parameter's norm over the update's norm, at least 1. It
+    is 1 for other kinds, and where the parameter was not recorded.
     """
     number = {(tensor.name, tensor.kind, tensor.rank): at for at, tensor in enumerate(a.tensors)}
     whose = np.full(len(a.tensors), -1)

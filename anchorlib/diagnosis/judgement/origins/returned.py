@@ -55,7 +55,7 @@ def read_by_losses(first: FirstStep) -> dict[tuple[str, int], bool]:
 
 
 def evaluated_alike(first: FirstStep, rows: Array) -> Array:
-    """Whether evaluations show that outputs of other forms are used for equal results, by row.
+    """Return for each output whether evaluations show that both runs make equal results of it.
 
     rows: A's rows of the outputs. Those of training passes are True. Those of another phase are
     True where its first step that differs has a single number after the output, all such numbers

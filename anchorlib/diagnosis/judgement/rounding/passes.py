@@ -24,7 +24,7 @@ PASS = "pass_grad"
 
 
 def format_of_passes(sides: tuple[Side, Side]) -> float:
-    """The coarsest eps in which the backward computed a gradient, where passes differ; else 0.0.
+    """Return a gradient's coarsest eps in backward, if the numbers of passes differ; else 0.0.
 
     sides: the table and the row of each run. 0.0 where both runs call backward equally often in the
     step. A gradient that one run adds up of more passes went through the formats of the whole
@@ -36,7 +36,7 @@ def format_of_passes(sides: tuple[Side, Side]) -> float:
 
 
 def size_of_terms(sides: tuple[Side, Side]) -> float:
-    """The norm of the terms that the gradient of a bias sums, where passes differ; else 0.0.
+    """Return the norm of a bias's gradient's terms, if the numbers of passes differ; else 0.0.
 
     0.0 where both runs call backward equally often in the step, and where the terms are not known.
     The terms are the gradient of the result of the parameter's module, in a run that has one pass

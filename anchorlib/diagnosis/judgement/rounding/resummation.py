@@ -144,7 +144,7 @@ class Resummations:
         return bool(table.kept[row]) and int(table.figures["numel"][row]) <= MOST_ELEMENTS
 
     def _tasks(self, row: int, values: dict[int, Array]) -> Iterator[Task]:
-        """Yield every sum of some of the operands that has the record's shape."""
+        """Yield the products and sums of operands that have the record's shape."""
         shape, gradients = self._shape(row), self._gradients(values)
         if self._kind(row) == "value":
             biases = [value for value in values.values() if value.shape == shape[-1:]]
