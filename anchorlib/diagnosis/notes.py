@@ -181,7 +181,7 @@ def _phases(alignment: Alignment) -> Iterator[str]:
 
 
 def _flips(frontier: Frontier) -> Iterator[str]:
-    """Yield lines on integers that differ because the values from which they were decided differ.
+    """Yield lines on integers, as indices or counts, that differ because earlier values differ.
 
     There is at most one line for counters of calls (batch norms), and one for other integers.
     """

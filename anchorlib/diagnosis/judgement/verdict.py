@@ -56,7 +56,7 @@ class Drift(NamedTuple):
 
 
 def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelope) -> Drift:
-    """Judge whether the noise runs cover the drift of A and B: are as far from A as B is.
+    """Judge whether the noise runs cover the drift of A and B, by being as far from A as B is.
 
     Tensors with many elements decide, in the steps before the horizon. (From the horizon on, noise
     runs are too far apart to judge by.) Where no such tensor can be judged, all pairs of all steps

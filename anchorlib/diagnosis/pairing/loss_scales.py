@@ -180,7 +180,7 @@ def _may_be_clipped(alignment: Alignment, step: int) -> bool:
 
 
 def _is_seen(alignment: Alignment, step: int) -> bool:
-    """Whether the records of a step show that no clipping took the factor off."""
+    """Whether the records of a step show that no clipping removed the factor from the gradients."""
     sides = (alignment.a, step), (alignment.b, step + alignment.step_offset)
     return _shows_clipping(alignment, step) or any(
         takes(*side) for side in sides for takes in (_takes_as_made, _takes_less, _takes_a_share)

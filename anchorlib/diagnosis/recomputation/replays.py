@@ -40,7 +40,7 @@ def replay(origin: Origin) -> Replay | None:
 
     Where several operations lie between the origin and its parents, and both runs traced them, the
     one operation is computed again at which the runs part, from values that `trace(values=...)`
-    kept, or that were recorded otherwise.
+    kept, or that records hold.
 
     None where the operation is not a known one (tanh, sigmoid, gelu, silu, softmax, layer norm, RMS
     norm, linear, mean squared error, log-softmax, cross entropy, convolution, attention; their

@@ -125,7 +125,7 @@ class _Values:
 def _kept(run: Run, op: Op, kind: str, digest: str) -> Array | None:
     """Return the values that `trace(values=...)` kept of a tensor of an operation in this run.
 
-    kind: the kind under which they were recorded. None where they were not kept.
+    None where they were not kept. kind: the kind under which they were recorded.
     """
     try:
         series = run.series(kept_name(op.module, op.op), kind, rank=op.rank)
@@ -188,7 +188,7 @@ def _partner(tensor: TracedOperand, op: Op, others: Ops) -> _Pair | None:
 
 
 def _operand(pair: _Pair, lead: int, values: _Values) -> StoredOperand | None:
-    """Return a tensor of both runs as an operand named by its argument; None if values lack.
+    """Return a tensor of both runs as an operand named by its argument; None if values are missing.
 
     lead: the run (0: A) that `pair` has first.
     """

@@ -1,4 +1,4 @@
-"""Whether noise runs excuse a difference of A and B: they are about as far apart in that record.
+"""Whether noise runs excuse a difference of A and B, by differing as much in the same record.
 
 A difference must not be called a fault where runs that differ by rounding alone are as far apart.
 """

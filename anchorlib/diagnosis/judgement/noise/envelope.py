@@ -200,8 +200,8 @@ def _of_parameters(a: Table, rows: Array) -> Array:
 def _random(pairs: Alignment) -> set[tuple[str, str]]:
     """Return (name, kind) of tensors that differ in two runs although their inputs are equal.
 
-    pairs: the alignment of the two runs. Only computed records, and records that optimizers make or
-    read, count; and of these only records of which all parents are known.
+    Only records of which all parents are known count, and of these only computed ones and those
+    that optimizers make or read. pairs: the alignment of the two runs.
     """
     front = frontier(pairs)
     rows = front.origins
@@ -211,7 +211,7 @@ def _random(pairs: Alignment) -> set[tuple[str, str]]:
 
 
 def _horizon(step: Array, relative: Array, numel: Array) -> int | None:
-    """Return the first step in which the median noise of large tensors is SATURATED, or None.
+    """Return the first step in which large tensors' median noise is at least SATURATED, or None.
 
     step, relative, numel: an entry for each pair: its step, relative noise and number of elements.
     """
@@ -232,8 +232,9 @@ def _by(keys: Array, values: Array) -> Iterable[tuple[Any, Array]]:
 
 
 def scores(measures: Measures, noise: Envelope) -> Array:
-    """Return the score of each pair: its error over that of the noise runs, at least the floor.
+    """Return the score of each pair: its error over the largest error of the noise runs.
 
+    Where the floor (the least noise that the pair can have) is larger, the error is divided by it.
     nan where the noise of the pair is unknown or too large to judge by.
     """
     with np.errstate(all="ignore"):

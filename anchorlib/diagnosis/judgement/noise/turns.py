@@ -113,8 +113,8 @@ def _turned(
 ) -> tuple[int, float] | None:
     """Return how many elements of a pair turned, and the score of all its other elements together.
 
-    at: the pair's index into `measures`. None without a turn, where other elements leave the noise
-    too, or where the error is too large to judge the records that follow.
+    None without a turn, where other elements leave the noise too, or where the error is too large
+    to judge the records that follow. at: the pair's index into `measures`.
     """
     row = int(frontier.alignment.a_row[measures.pair[at]])
     apart = float(measures["error_eps"][at] * measures["eps"][at])
@@ -227,7 +227,7 @@ def _crossed(beside: list[tuple[str, Array, Array]], off: Array, limits: set[flo
 def _beside(frontier: Frontier, row: int) -> list[tuple[str, Array, Array]]:
     """Return (kind, A's values, B's values) of each parent of a row whose values both runs have.
 
-    row: a row of A. Saved tensors count as parents.
+    row: a row of A. Tensors that autograd saved for backward count as parents.
     """
     a = frontier.alignment.a
     parents = [(parent, _values(frontier, parent)) for parent in frontier.parents(row, saved=True)]

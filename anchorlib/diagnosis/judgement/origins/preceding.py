@@ -15,7 +15,8 @@ __all__ = ["preceding"]
 def preceding(frontier: Frontier, first: Place, origin: Origin) -> str:
     """Why the first record that differs is not the first origin, as a clause; "" where it is.
 
-    A parameter that another phase recorded with the same bits is the origin itself.
+    It is "" too where the first record has the tensor and the bits of the origin, as a parameter
+    that was recorded in another phase.
 
     first: the place of the first record that differs. origin: the first origin.
     """

@@ -8,8 +8,9 @@
 
 An output that a loss reads is an intermediate result of this loss. Where both runs recorded the
 loss, it shows with all that is learned whether the work is equal. An output without a gradient may
-be read by anything, and nothing shows whether that is equal. So it is with outputs of evaluations,
-unless each single number that an evaluation computes after them, as its own loss, is equal.
+be read by anything, and nothing shows whether that is equal. The same holds for outputs of
+evaluations, unless each single number that an evaluation computes after them, as its own loss, is
+equal.
 """
 
 from __future__ import annotations

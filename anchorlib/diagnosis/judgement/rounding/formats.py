@@ -48,9 +48,9 @@ MATMUL_PRECISION = "torch.float32_matmul_precision"
 def computed_in(*pair: tuple[Table, int]) -> float:
     """The eps of the precision in which the float32 tensors of a pair were really computed; or 0.
 
-    pair: A's table and its row, then B's. 0 where the bits of the tensors show no lower precision.
-    Low precision in one tensor alone does not count in a run that does not train in low precision:
-    nobody chose that precision, and it may be the very fault that is to be found.
+    0 where the bits of the tensors show no lower precision. Low precision in one tensor alone does
+    not count in a run that does not train in low precision: nobody chose that precision, and it may
+    be the very fault that is to be found. pair: A's table and its row, then B's.
     """
     kept_bits = [_kept_bits(table, row) for table, row in pair]
     shown = [all(kept_bits) or _is_low(table, row) for table, row in pair]

@@ -83,7 +83,7 @@ def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump |
 
 
 def _is_handed_on(frontier: Frontier, row: int, errors: Mapping[int, float]) -> bool:
-    """Whether a row inherits its error from a parent whose error is about as large."""
+    """Whether a row's error is at most TIMES the error of a parent, so that no leap begins here."""
     a = frontier.alignment.a
     # A parent that was recorded later handed nothing on: lineage links all kinds of a parameter.
     # And no gradient depends on the number that the loss is.

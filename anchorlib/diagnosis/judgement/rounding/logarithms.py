@@ -95,8 +95,8 @@ def _factor(edges: Edges) -> float:
 
     0.0 where no logarithm became the record. edges: how the record was computed.
 
-    Of several logarithms that were added or subtracted, the largest factor: the record rounds at
-    least as much as each of its terms.
+    Where several logarithms were added or subtracted, the largest of their factors is returned: the
+    record rounds at least as much as each of its terms.
     """
     count = min(len(edges.ops), len(edges.inputs), len(edges.arguments or edges.ops))
     arguments = edges.arguments or ("",) * count

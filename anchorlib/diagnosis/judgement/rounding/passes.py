@@ -26,9 +26,9 @@ PASS = "pass_grad"
 def format_of_passes(sides: tuple[Side, Side]) -> float:
     """Return a gradient's coarsest eps in backward, if the numbers of passes differ; else 0.0.
 
-    sides: the table and the row of each run. 0.0 where both runs call backward equally often in the
-    step. A gradient that one run adds up of more passes went through the formats of the whole
-    backward. Low precision counts only in a run that trains in it.
+    0.0 where both runs call backward equally often in the step. A gradient that one run adds up of
+    more passes went through the formats of the whole backward. Low precision counts only in a run
+    that trains in it. sides: the table and the row of each run.
     """
     if not _is_added_up_otherwise(sides):
         return 0.0
@@ -62,7 +62,7 @@ def _backwards(table: Table, row: int) -> int:
 
 
 def _size_of_terms(side: Side) -> float:
-    """The norm of what one run's gradient sums, scaled as the gradient is; 0.0 if not known."""
+    """Return the norm of one run's gradient's terms, scaled as the gradient is; 0.0 if unknown."""
     table, row = side
     passes, norms = _passes(table, row), table.figures["l2"]
     if len(passes) != 1 or not norms[passes[0]]:

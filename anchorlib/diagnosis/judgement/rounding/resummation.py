@@ -270,9 +270,10 @@ def _finding(truth: ReferenceSum, runs: tuple[Array, Array], eps: float) -> Resu
 def _half_known(
     gradient: tuple[int, ...], shape: tuple[int, ...], measure: Measure, eps: float
 ) -> Resummation | None:
-    """The finding for a weight's gradient of which one operand was not recorded.
+    """The finding for a weight's gradient of which one operand was not recorded; else None.
 
     The terms are not known, but their number is; they are assumed to cancel to some degree.
+    None where this does not explain the difference as rounding.
     """
     if not shape[0] or eps > 2.0**-23:
         return None

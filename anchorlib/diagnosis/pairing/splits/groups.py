@@ -33,7 +33,7 @@ class RowGroup(NamedTuple):
 
     partner: the other run's row of that record, -1 where it has none.
     rows: rows of the finer run's table.
-    combined: how rows become one record; "first" takes the first row for all.
+    combined: how rows become one record; with "first", only the first row is taken.
     axis: the axis along which parts are concatenated.
     gradient: whether the rows are gradients that carry the scale of their own part's loss.
     factor: the factor by which the sum or concatenation is multiplied.
