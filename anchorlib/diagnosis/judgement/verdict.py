@@ -126,10 +126,10 @@ def _pooled(measures: Measures, scores: Array, noise: Envelope) -> Drift:
 
 
 def _groups(step: Array) -> Array:
-    """Return the group number of each entry: steps in a row that have ENOUGH entries are a group.
+    """Return the group number of each entry: successive steps with ENOUGH entries form a group.
 
-    Equal steps are in one group, whatever their order. The last steps join the group before them
-    where they are too few.
+    step: the step of each entry. Equal steps are in one group, whatever their order. The last steps
+    join the group before them where they have too few entries.
     """
     steps, which, counts = np.unique(step, return_inverse=True, return_counts=True)
     numbers = np.empty(len(steps), np.int64)

@@ -191,7 +191,8 @@ def _first_or_largest(alignment: Alignment, inside: Array) -> int:
     """The pair of gradients that tells a loss scale best.
 
     The first gradient of a single number is that of the loss, which low precision does not round.
-    Where none was recorded, or passes are merged, the largest gradient.
+    Where none was recorded, or passes are merged, the largest gradient is taken.
+    inside: a mask of the pairs of gradients to choose from. Returns the pair's index.
     """
     a, pairs = alignment.a, np.flatnonzero(inside)
     rows = alignment.a_row[pairs]
@@ -244,9 +245,9 @@ def _snapped(norm_a: float, norm_b: float) -> float | None:
 
 
 def _are_near(alignment: Alignment, norm_a: Array, norm_b: Array) -> bool:
-    """Whether norms agree but for rounding, each measured by the largest one of them.
+    """Return whether norms of A and B agree, but for rounding relative to the largest norm of A.
 
-    A gradient may consist of rounding alone, as that of a bias before a batch norm.
+    A small gradient may consist of rounding alone, as that of a bias before a batch norm.
     """
     names = {*alignment.a.dtypes, *alignment.b.dtypes}
     low = any((dtypes.dtype(name).eps or 0.0) > EPS32 for name in names)
@@ -318,8 +319,9 @@ def _takes_a_share(table: Table, step: int) -> bool:
 def _shows_clipping(alignment: Alignment, step: int) -> bool:
     """Whether clipping after a factor would show in the bits of the gradients that are taken.
 
-    torch adds CLIPPING to the norm by which it divides, so that bits differ if the factor moves a
-    norm as small as this. True if the optimizers take equal bits nevertheless.
+    torch adds CLIPPING to the norm by which it divides. If the norms are small, a factor changes
+    what is divided by, and so the bits. True if it would, and the optimizers take equal bits: then
+    clipping has hidden no factor.
     """
     step_b = step + alignment.step_offset
     if not _takes_the_same(alignment, step):

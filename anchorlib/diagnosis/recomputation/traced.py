@@ -125,7 +125,8 @@ class _Values:
 def _kept(run: Run, op: Op, kind: str, digest: str) -> Array | None:
     """Return the values that `trace(values=...)` kept of a tensor of an operation in this run.
 
-    None where they were not kept. kind: the kind under which they were recorded.
+    None where they were not kept. kind: the kind under which they were recorded. digest: the
+    tensor's digest.
     """
     try:
         series = run.series(kept_name(op.module, op.op), kind, rank=op.rank)

@@ -220,6 +220,7 @@ def _cosine_distance(norm_a: Array, norm_b: Array, sums: dict[str, Array]) -> Ar
     For vectors that are close to each other, 1 − a·b / (‖a‖‖b‖) would lose its digits. There the
     distance is computed as (‖b − a‖² − (‖b‖ − ‖a‖)²) / (2‖a‖‖b‖). The difference ‖b‖ − ‖a‖ would
     lose its digits too, and is computed from 2a·(b − a) + ‖b − a‖².
+    sums: for each pair a·a, a·b, a·(b − a) and ‖b − a‖², named "aa", "ab", "ad" and "dd".
     """
     longer = _ratio(2 * sums["ad"] + sums["dd"], norm_a + norm_b)
     near = np.maximum(sums["dd"] - longer**2, 0) / norm_a / norm_b / 2

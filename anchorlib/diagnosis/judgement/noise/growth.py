@@ -42,7 +42,10 @@ def kinds_of(alignment: Alignment, rows: Array) -> tuple[list[str], Array]:
 
 
 def growth(alignment: Alignment, measures: Measures, scores: Array | None) -> list[Growth]:
-    """Return one `Growth` for each step and kind at which records were matched, ascending."""
+    """Return one `Growth` for each step and kind at which records were matched, ascending.
+
+    scores: of each measured pair, its error over that of the noise runs; None without noise runs.
+    """
     if not len(alignment):
         return []
     kinds, kind = kinds_of(alignment, alignment.a_row)

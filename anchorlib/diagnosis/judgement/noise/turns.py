@@ -207,7 +207,7 @@ def _crossed(beside: list[tuple[str, Array, Array]], off: Array, limits: set[flo
     by no more than TWICE the gradient from which the decision made them.
 
     beside: the kind and the values of each parent of the gradient. off: how far the gradients of
-    the two runs are apart, for each element.
+    the two runs are apart, for each element. limits: the values at which operations decide.
     """
     crossed, passed = np.zeros(len(off), bool), np.zeros(len(off))
     for kind, x, y in beside:

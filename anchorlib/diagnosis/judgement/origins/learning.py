@@ -1,6 +1,7 @@
 """Whether two runs learn the same in the first step that differs, but for rounding.
 
-Code that is written otherwise has other results on the way. Whether its work is equal shows in what
+Code that is written differently has other intermediate results. Whether its work is equal shows in
+what
 comes out: each gradient that an optimizer reads, each update, and every value that is not known to
 be another quantity. Rounding is that of the coarsest format that both runs went through since they
 were equal: under autocast a float32 gradient is made of bfloat16 products.

@@ -65,7 +65,10 @@ def _names(reference: Table, alignment: Alignment) -> Mapping[str, str]:
 
 
 def _partners(keys: Array, values: Array, wanted: Array) -> Array:
-    """Return for each of `wanted` the value whose key equals it; -1 where there is no such key."""
+    """Return for each of `wanted` the value whose key equals it; -1 where there is no such key.
+
+    keys, values: the entries of a mapping, a key and its value at each index.
+    """
     if not len(keys):
         return np.full(len(wanted), -1)
     order = np.argsort(keys, kind="stable")

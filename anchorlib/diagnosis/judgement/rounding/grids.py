@@ -84,7 +84,8 @@ def _size(table: Table, row: int) -> int:
 def _unit(side: Array, largest: float, spread: float) -> float:
     """The unit of the grid on which the elements of one run lie; 0.0 without a grid.
 
-    largest: what the unit may be at most. spread: how many units the largest element must be.
+    side: the elements. largest: what the unit may be at most. spread: how many units the largest
+    element must have at least.
     """
     size = np.abs(side[side != 0])
     if not len(size):

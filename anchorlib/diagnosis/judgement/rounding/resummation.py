@@ -74,7 +74,7 @@ class Resummations:
         """Return whether rounding explains a difference, by computing the record once more.
 
         The record's sum is computed in float64; where that is not possible, the norms of its
-        operands are used; None where neither is possible.
+        operands are used. None where neither is possible, and for a record that is no sum.
         eps: the eps of the precision in which the record was computed.
         """
         a = self._frontier.alignment.a
