@@ -116,7 +116,7 @@ def _factor(alignment: Alignment, pairs: Array) -> float | None:
 
 
 def _rounded_scales(alignment: Alignment, pairs: Array, scaled: Array) -> Array | None:
-    """Return B's loss scale for each pair, where it is no power of two, so that gradients round.
+    """Return B's loss scale for each pair, where gradients differ by it only up to rounding.
 
     1 for a pair that no loss scale multiplies. None where there is no loss scale.
     pairs: the differing pairs of the first step that differs.

@@ -83,7 +83,8 @@ class Covering:
         own: the record's relative noise. The noise of its inputs is no excuse, since the inputs are
         equal in A and B. But the ratio of the record's noise to the inputs' noise shows how much
         the operation magnifies, and it magnifies its own rounding as much.
-        row: A's row of the record.
+        row: A's row of the record. error_of_operation: how large rounding may make its operation's
+        error.
         """
         assert self.noise is not None
         moved = self.noise.largest(self.frontier.parents(row, saved=True))

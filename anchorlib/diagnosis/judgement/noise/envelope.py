@@ -151,6 +151,7 @@ def _of_run(
 
     Three things are returned: its relative error in each row (nan where unknown), whether NaN or
     infinities differ in each row, and a line for each damaged record.
+    pairs: the alignment of A with the noise run. rows: the rows of A.
     """
     place = np.full(len(pairs.a), -1)
     place[pairs.a_row] = np.arange(len(pairs))

@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The differences of one kind at one step.
+    """The differences of the records of one kind, as "grad", at one step.
 
     differing, matched: how many pairs of records differ, and how many there are.
     median_error_eps: the median error in eps; None where nothing could be measured.

@@ -153,7 +153,7 @@ def _decides(op: str) -> bool:
 
 
 def _limits(frontier: Frontier, row: int) -> set[float]:
-    """Return the values at which the operations behind a gradient decide: 0, and limits of clamps.
+    """Return the values at which the operations behind a gradient decide: 0, and stated limits.
 
     row: the gradient in A. The empty set where no deciding operation made it.
     """

@@ -7,8 +7,8 @@
     model(x, mask)                     model(mask, x)
 
 A constant acts only through what is computed from it, and so does an input. Where all that is
-learned in a step is equal, a constant that differs as a whole is the same constant in another
-encoding. One that differs in a few entries is not: these may be read in a later step alone.
+learned in a step is equal, a constant that differs as a whole counts as the same constant in
+another encoding. One that differs in a few entries does not: later steps may read these alone.
 """
 
 from __future__ import annotations

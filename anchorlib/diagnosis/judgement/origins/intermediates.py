@@ -9,9 +9,8 @@ and a model's inputs, are no intermediate results: nothing behind them shows whe
 equal. A model's output is one only where both runs recorded a loss that they compute from it
 (`returned`). A result that is a multiple of the other run's does not count: a norm behind it hides
 such a factor from all that is learned. A multiple counts only for an output, and only where the
-runs state
-that they compute the loss from it by other operations: as an output that one run's model divides,
-and whose loss multiplies it again.
+runs state that they compute the loss from it by other operations: as an output that one run's model
+divides, and whose loss multiplies it again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Whether two runs learn the same in the first step that differs, but for rounding.
 
 Code that is written differently has other intermediate results. Whether its work is equal shows in
-what
-comes out: each gradient that an optimizer reads, each update, and every value that is not known to
-be another quantity. Rounding is that of the coarsest format that both runs went through since they
-were equal: under autocast a float32 gradient is made of bfloat16 products.
+what comes out: each gradient that an optimizer reads, each update, and every value that is not
+known to be another quantity. Rounding is that of the coarsest format that both runs went through
+since they were equal: under autocast a float32 gradient is made of bfloat16 products.
 """
 
 from __future__ import annotations
@@ -257,7 +256,10 @@ def _same_amount(first: FirstStep, modules: set[str]) -> bool:
 
 
 def _as_much(first: FirstStep, number: int) -> bool:
-    """Whether all records of a tensor in the step have equally many elements in both runs."""
+    """Whether a tensor's records in the step together have as many elements in A as in B.
+
+    number: the tensor's index in A's table. False where B has no such tensor.
+    """
     if number not in first.partner:
         return False
     sides = zip((first.alignment.a, first.alignment.b), first.rows_of, strict=True)

@@ -48,7 +48,9 @@ def sizes_of_readers(first: FirstStep, rows: Array) -> Array:
 
 
 def _readers(table: Table, names: dict[str, str]) -> set[tuple[str, str, int]]:
-    """(name, name of a value that it is made of, rank) of each value that states what made it.
+    """Return (name, name of a parent, rank) for each value and parent in a run's statements.
+
+    A parent is a value from which the value was computed; parameters do not count.
 
     names: B's names -> A's, where they differ; empty for A's table.
     """

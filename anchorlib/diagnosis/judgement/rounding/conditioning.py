@@ -110,7 +110,10 @@ def _grouped(x: Array, op: str, text: str, *, is_viewed: bool) -> Array:
 
 
 def _of(x: Array, eps: float) -> float:
-    """Return the factor by which normalising each row of x enlarges rounding."""
+    """Return the factor by which normalising each row of x enlarges rounding.
+
+    eps: what the norm adds to the variance. UNSEEN where the factor is not finite.
+    """
     with np.errstate(all="ignore"):
         spread = x.var(-1)
         enlarged = ((x**2).mean(-1) / (spread + eps)).sum() / (spread / (spread + eps)).sum()

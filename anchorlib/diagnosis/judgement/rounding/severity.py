@@ -143,7 +143,8 @@ def severity(
 def _operations(frontier: Frontier, row: int) -> tuple[str, ...]:
     """The names of the operations of A between a row and its parents.
 
-    Of a module's call under `no_grad` they are those of a call with gradients, where A has one.
+    For a module's call under `no_grad`, the operations of a call with gradients are returned, where
+    A has one.
     """
     ops = frontier.ancestry(row).ops
     if not opaque(ops):

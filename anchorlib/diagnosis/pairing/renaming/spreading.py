@@ -68,7 +68,7 @@ class Spreading:
             self._propose(name_a, name_b)
 
     def take(self, name_a: str, name_b: str) -> None:
-        """Match an unmatched name of A with one of B; give the votes of this match to neighbours."""
+        """Match an unmatched name of A with one of B, and give this match's votes to neighbours."""
         self.naming.match(name_a, name_b, HOW)
         del self.free_a[name_a], self.free_b[name_b]
         self._propose(name_a, name_b)

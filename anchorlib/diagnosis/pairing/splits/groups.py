@@ -66,8 +66,8 @@ class RowGroups:
     def split(self) -> bool:
         """Whether the groups show that the finer run splits the other's work.
 
-        They do where more groups have shapes that add up to the other run's than shapes that do
-        not.
+        They do where the shapes of more than half of the groups that were counted add up to the
+        other run's shapes.
         """
         return self.parts > self.others
 
