@@ -28,7 +28,7 @@ def notes(
 ) -> list[str]:
     """Return the notes of a comparison, a line each: what could not be decided, and why.
 
-    frontier: the differences of the two runs, and which of them others explain.
+    frontier: the differences of the two runs, and which of them earlier differences explain.
     origins: the listed origins.
     noise: how the noise runs differ from A; None without noise runs.
     runs: the tables of the noise runs.
@@ -181,7 +181,7 @@ def _phases(alignment: Alignment) -> Iterator[str]:
 
 
 def _flips(frontier: Frontier) -> Iterator[str]:
-    """Yield lines on integers that differ because the values from which they were decided differ.
+    """Yield lines on integers, as indices or counts, that differ because earlier values differ.
 
     There is at most one line for counters of calls (batch norms), and one for other integers.
     """

@@ -24,7 +24,8 @@ class Pair(NamedTuple):
     order, order_b: the numbers of the two records in their ranks' orders of execution.
     equal: whether dtype, shape and bits are equal. digest_a, digest_b: the digests as hex.
     measure: how far apart the two are; None where they are equal.
-    role: "" for an equal pair, else "origin", "receiver", or the class of a listed origin.
+    role: "" for an equal pair; else "receiver" where earlier differences explain it, "origin" where
+        none does, or the class of a listed origin.
     score: the pair's error over the error of the noise runs; None where there is no score.
     """
 

@@ -63,8 +63,9 @@ def reason(
 ) -> str:
     """Return the reasons of an origin, "; " between them; "" where there is nothing to say.
 
-    note: the reason for the class. changed: what B does otherwise at the origin. outside: whether
-        the difference came in from outside the recorded operations, so that these explain nothing.
+    note: the reason for the class. changed: clauses on how B's computation of the record differs
+    from A's. outside: whether the difference came in from outside the recorded operations, so
+    that these explain nothing.
     """
     a, row = frontier.alignment.a, segment.row
     parts = [note] if note else []
@@ -99,7 +100,9 @@ def reason(
 
 
 def _copied(frontier: Frontier, row: int) -> str:
-    """Say in which run alone a value is a bit-for-bit copy of an earlier record.
+    """Return a clause that names the run in which a value copies an earlier record bit for bit.
+
+    In the other run the value is no copy.
 
     row: a row of A that has an entry in `Frontier.copies`.
     """
@@ -114,7 +117,7 @@ def _copied(frontier: Frontier, row: int) -> str:
 
 
 def _in_eval_mode(frontier: Frontier, row: int) -> list[str]:
-    """Say which run alone had the layer of a row in eval mode by its step; [] if both or none."""
+    """Return a clause that one run alone had a row's layer in eval mode at its step; else []."""
     alignment = frontier.alignment
     tensor, step = alignment.a.tensors[alignment.a.tensor[row]], int(alignment.a.step[row])
     names = {renaming.a: renaming.b for renaming in alignment.renamed}
@@ -133,7 +136,7 @@ def _in_eval_mode(frontier: Frontier, row: int) -> list[str]:
 
 
 def _seen_before(frontier: Frontier, row: int, measure: Measure) -> list[str]:
-    """Say, of a large difference, that the operations shown are those of an earlier step; or [].
+    """Return a clause that the operations shown at a large difference are an earlier step's; or [].
 
     The graph behind a tensor is recorded in the first steps alone: a later step may have run other
     operations than those shown. row: a row of A. [] for any kind but `value`.
@@ -151,10 +154,10 @@ def _seen_before(frontier: Frontier, row: int, measure: Measure) -> list[str]:
 
 
 def _after_backward(frontier: Frontier, kind: str) -> str:
-    """Return words on what may have changed an optimizer's record after backward.
+    """Return words on what may have changed a record that an optimizer reads or makes.
 
-    kind: the kind of that record. For a gradient that is clipping, scaling or reduction, else the
-        optimizer itself.
+    kind: the record's kind. A gradient may have been changed by clipping, scaling or reduction;
+        records of other kinds are made by the optimizer itself.
     """
     if kind != "grad":
         return "the optimizer itself"

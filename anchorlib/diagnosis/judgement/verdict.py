@@ -45,8 +45,8 @@ class Drift(NamedTuple):
     """The drift of two runs, compared with that of the noise runs.
 
     covered: whether the noise runs cover the drift; None where that cannot be decided.
-    worst, step, kind: the largest median score, with its step and kind of record; step is -1 where
-        records of all steps were judged together.
+    worst, step, kind: the largest median score (error over that of the noise runs), with its step
+        and kind of record; step is -1 where records of all steps were judged together.
     """
 
     covered: bool | None
@@ -56,11 +56,11 @@ class Drift(NamedTuple):
 
 
 def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelope) -> Drift:
-    """Judge whether the noise runs cover the drift of A and B: are as far from A as B is.
+    """Judge whether the noise runs cover the drift of A and B, by being as far from A as B is.
 
-    Tensors with many elements decide, in the steps before the horizon, the step from which on the
-    noise runs are too far apart to judge by. Where no such tensor can be judged, all pairs of all
-    steps decide together (`_pooled`).
+    Tensors with many elements decide, in the steps before the horizon. (From the horizon on, noise
+    runs are too far apart to judge by.) Where no such tensor can be judged, all pairs of all steps
+    decide together (`_pooled`).
     scores: of each measured pair, its error over that of the noise runs, as the function `turns`
         returns it; nan where a pair is not judged alone.
     """
@@ -126,10 +126,10 @@ def _pooled(measures: Measures, scores: Array, noise: Envelope) -> Drift:
 
 
 def _groups(step: Array) -> Array:
-    """Return the group number of each entry: steps in a row that have ENOUGH entries are a group.
+    """Return the group number of each entry: successive steps with ENOUGH entries form a group.
 
-    Equal steps are in one group, whatever their order. The last steps join the group before them
-    where they are too few.
+    step: the step of each entry. Equal steps are in one group, whatever their order. The last steps
+    join the group before them where they have too few entries.
     """
     steps, which, counts = np.unique(step, return_inverse=True, return_counts=True)
     numbers = np.empty(len(steps), np.int64)

@@ -46,8 +46,8 @@ def statements(alignment: Alignment, rank: int) -> list[Edges]:
     """Return the edges of one rank: A's, and B's for calls of which A has none, or only poor ones.
 
     The edges of compiled code are poor: it has a single autograd node, or none, while the edges of
-    an eager run name the operations. B's edges are given in A's names, steps and attempts: attempts
-    that have edges, the first and the last.
+    an eager run name the operations. B's edges are given in A's names and steps, once for each of
+    A's attempts that has edges, and for A's first and last attempt.
     """
     own = list(alignment.a.edges.get(rank, ()))
     attempts = {edges.attempt for edges in own} | set(alignment.a.attempt.tolist()[-1:]) | {0}

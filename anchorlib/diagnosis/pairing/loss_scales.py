@@ -63,10 +63,10 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 def with_loss_scale(alignment: Alignment) -> Alignment:
-    """Return the alignment with the loss scale that B's program applied stated for B's gradients.
+    """Return the alignment in which B's gradients state the loss scale that B's program applied.
 
-    It is stated for the loss itself, too, where this number differs by the scale.
-    Returns the alignment itself where the first step that differs does not show such a scale.
+    The loss states it, too, where its value differs by the scale.
+    Returns the alignment itself where the first step that differs shows no such scale.
     """
     a, b = alignment.a, alignment.b
     pairs = alignment.differing
@@ -116,10 +116,10 @@ def _factor(alignment: Alignment, pairs: Array) -> float | None:
 
 
 def _rounded_scales(alignment: Alignment, pairs: Array, scaled: Array) -> Array | None:
-    """The loss scale of B for each pair of records, where it is any number and gradients round.
+    """Return B's loss scale for each pair, where gradients differ by it only up to rounding.
 
     1 for a pair that no loss scale multiplies. None where there is no loss scale.
-    pairs: the pairs of the first step that differs which differ.
+    pairs: the differing pairs of the first step that differs.
     scaled: for each row of A, whether it is a gradient that a loss scale multiplies.
     """
     a, rows = alignment.a, alignment.a_row
@@ -169,7 +169,7 @@ def _scales(alignment: Alignment, here: Array, scaled: Array, factor: float) -> 
 
 
 def _may_be_clipped(alignment: Alignment, step: int) -> bool:
-    """Whether what backward made in a step is recorded, and does not show that nothing clipped it.
+    """Return whether gradients of single passes are recorded in a step and may have been clipped.
 
     Clipping hides a power of two to the bit where gradients are large.
     """
@@ -180,7 +180,7 @@ def _may_be_clipped(alignment: Alignment, step: int) -> bool:
 
 
 def _is_seen(alignment: Alignment, step: int) -> bool:
-    """Whether the records of a step show that no clipping took the factor off."""
+    """Whether the records of a step show that no clipping removed the factor from the gradients."""
     sides = (alignment.a, step), (alignment.b, step + alignment.step_offset)
     return _shows_clipping(alignment, step) or any(
         takes(*side) for side in sides for takes in (_takes_as_made, _takes_less, _takes_a_share)
@@ -191,7 +191,8 @@ def _first_or_largest(alignment: Alignment, inside: Array) -> int:
     """The pair of gradients that tells a loss scale best.
 
     The first gradient of a single number is that of the loss, which low precision does not round.
-    Where none was recorded, or passes are merged, the largest gradient.
+    Where none was recorded, or passes are merged, the largest gradient is taken.
+    inside: a mask of the pairs of gradients to choose from. Returns the pair's index.
     """
     a, pairs = alignment.a, np.flatnonzero(inside)
     rows = alignment.a_row[pairs]
@@ -203,9 +204,9 @@ def _first_or_largest(alignment: Alignment, inside: Array) -> int:
 
 
 def _ratios_of_numbers(alignment: Alignment, here: Array, kind: str) -> Array:
-    """For each pair, how many times A's number B's is in the first step that differs.
+    """Return for each pair B's single number over A's, as it is in the first step that differs.
 
-    here: which pairs are of that step. kind: "value" or "grad", of which the numbers are compared.
+    here: which pairs are of that step. kind: "value" or "grad": the kind of the compared numbers.
     The ratio holds for all records of training that have the name of a single number. It is 1 for
     all other pairs, and where it is not the same in all passes.
     """
@@ -229,7 +230,7 @@ def _ratios_of_numbers(alignment: Alignment, here: Array, kind: str) -> Array:
 
 
 def _snapped(norm_a: float, norm_b: float) -> float | None:
-    """The ratio of the norms of B and A; as a whole number, or one over it, if it is near to one.
+    """Return norm_b / norm_a, rounded to a near whole number, or to one over a near whole number.
 
     None for a ratio that is no number, or too near to 1 for a loss scale.
     """
@@ -244,9 +245,9 @@ def _snapped(norm_a: float, norm_b: float) -> float | None:
 
 
 def _are_near(alignment: Alignment, norm_a: Array, norm_b: Array) -> bool:
-    """Whether norms agree but for rounding, each measured by the largest one of them.
+    """Return whether norms of A and B agree, but for rounding relative to the largest norm of A.
 
-    A gradient may consist of rounding alone, as that of a bias before a batch norm.
+    A small gradient may consist of rounding alone, as that of a bias before a batch norm.
     """
     names = {*alignment.a.dtypes, *alignment.b.dtypes}
     low = any((dtypes.dtype(name).eps or 0.0) > EPS32 for name in names)
@@ -318,8 +319,9 @@ def _takes_a_share(table: Table, step: int) -> bool:
 def _shows_clipping(alignment: Alignment, step: int) -> bool:
     """Whether clipping after a factor would show in the bits of the gradients that are taken.
 
-    torch adds CLIPPING to the norm by which it divides, so that bits differ if the factor moves a
-    norm as small as this. True if the optimizers take equal bits nevertheless.
+    torch adds CLIPPING to the norm by which it divides. If the norms are small, a factor changes
+    what is divided by, and so the bits. True if it would, and the optimizers take equal bits: then
+    clipping has hidden no factor.
     """
     step_b = step + alignment.step_offset
     if not _takes_the_same(alignment, step):
@@ -348,7 +350,7 @@ def _norms_of_steps(table: Table, which: Array) -> dict[int, tuple[float, int]]:
 
 
 def _is_sum_of(table: Table, row: int, rows: Array) -> bool:
-    """Whether a record is the sum of others but for rounding; False where that is unknown."""
+    """Whether record `row` is the sum of the records `rows` but for rounding; False if unknown."""
     if len(rows) == 1:
         return bool((table.digest[rows[0]] == table.digest[row]).all())
     every = [row, *rows.tolist()]

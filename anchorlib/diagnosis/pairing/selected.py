@@ -89,7 +89,10 @@ def _map(whole: Alignment, table: Table) -> dict[str, str]:
 
 
 def _partners(whole: Alignment, wanted: Pairs) -> Pairs:
-    """Return the (name, kind) pairs of B that are partners of these pairs of A."""
+    """Return the (name, kind) pairs of B that are partners of the pairs `wanted` of A.
+
+    whole: the alignment of all tensors of both runs.
+    """
     to_b = {each.a: each.b for each in whole.renamed}
     taken = set(to_b.values())
     there = _pairs(whole.b)

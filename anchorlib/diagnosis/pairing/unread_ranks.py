@@ -58,7 +58,7 @@ def _of_ranks(table: Table, ranks: list[int]) -> Array:
 def _in_one_mode(table: Table) -> bool:
     """Return whether each tensor was recorded in one mode alone.
 
-    Of two modes, values would choose which record is paired.
+    Where a tensor was recorded in two modes, it depends on stored values which record is paired.
     """
     return len({(tensor.name, tensor.kind, tensor.rank) for tensor in table.tensors}) == len(
         table.tensors

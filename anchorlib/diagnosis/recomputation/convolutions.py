@@ -57,9 +57,9 @@ class Case(NamedTuple):
 def convolving(operands: Operands, texts: Sequence[str]) -> Recipe | None:
     """Return the recipe for a convolution's output, or one of its gradients; None if unfit.
 
-    texts: descriptions of the modules of both runs. Where `padding='same'` pads one end of an axis
-        more than the other, torch appends zeros to the input and pads both ends alike; the
-        convolution of the longer input is computed.
+    Where `padding='same'` pads one end of an axis more than the other, torch appends zeros to the
+    input and pads both ends alike; the convolution of the longer input is computed.
+    texts: descriptions of the modules of both runs.
     """
     excess = _excess(operands, texts)
     if not any(excess):
@@ -224,7 +224,10 @@ def of_gradient(
 
 
 def spread_groups(groups: int, rows: int, columns: int) -> Elements:
-    """Return some groups, rows and columns, about as many elements as one product computes."""
+    """Return some of the groups, rows and columns, evenly spread: about SAMPLE² elements in all.
+
+    groups, rows, columns: how many of each there are.
+    """
     most = SAMPLE**2
     some = spread(groups, SAMPLE)
     across = spread(columns, max(SAMPLE // len(some), most // (len(some) * rows), 1))
@@ -234,7 +237,7 @@ def spread_groups(groups: int, rows: int, columns: int) -> Elements:
 def case_of(
     texts: Sequence[str], x: Shape, w: Shape, out: Shape, *, transposed: bool = False
 ) -> Case | None:
-    """Return the convolution that has these shapes and that both modules state, else None.
+    """Return the convolution that the modules of both runs state; None if it has other shapes.
 
     x, w, out: the shapes of input, weight and output.
     transposed: whether the modules must be transposed convolutions; then `x` is what they make.

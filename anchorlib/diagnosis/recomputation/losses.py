@@ -120,6 +120,7 @@ def entropy_slope(operands: Operands, _: Any) -> Recipe | None:
 def _wanted(own: StoredOperand, g: StoredOperand, side: str) -> Array | None:
     """Return 1 at the target class of each row, 0 elsewhere; None if signs do not show classes.
 
+    A row whose gradient is zero has no target class, as one that the loss ignores.
     own: the gradient of the logits. g: the gradient of the loss. side: the run, "a" or "b".
     """
     slope = own.read(side) * np.sign(g.read(side))

@@ -40,7 +40,7 @@ def replay(origin: Origin) -> Replay | None:
 
     Where several operations lie between the origin and its parents, and both runs traced them, the
     one operation is computed again at which the runs part, from values that `trace(values=...)`
-    kept, or that were recorded otherwise.
+    kept, or that records hold.
 
     None where the operation is not a known one (tanh, sigmoid, gelu, silu, softmax, layer norm, RMS
     norm, linear, mean squared error, log-softmax, cross entropy, convolution, attention; their
@@ -117,9 +117,9 @@ def _of_operations(origin: Origin, front: Frontier) -> Replay | None:
 
 
 def _replay(how: Recipe, operands: Operands) -> Replay | None:
-    """Return which formulas fit each run's result; None if none comes near either result.
+    """Return which formulas fit each run's result; None if no formula comes near either result.
 
-    Then the runs computed something else, or read an operand that was not recorded, as a mask.
+    Without one, the runs computed something else, or read an unrecorded operand, as a mask.
     """
     fit_a, fit_b = (_fit(how, operands, side) for side in "ab")
     if all(_is_far(side, operands.own.dtype) for side in (fit_a, fit_b)):
@@ -178,7 +178,7 @@ def _is_of_one_precision(operands: Operands) -> bool:
 
 
 def _texts(frontier: Frontier, operands: Operands) -> list[str]:
-    """Return descriptions of the modules that made the record, in A and B, and their arguments."""
+    """Return descriptions of both runs' modules that made the record, and operations' arguments."""
     name = operands.child.name if operands.child is not None else operands.own.name
     alignment = frontier.alignment
     names = {renaming.a: renaming.b for renaming in alignment.renamed}

@@ -121,7 +121,7 @@ def _rows(
 ) -> Recipe | None:
     """Return the recipe for functions along the last axis, which computes ELEMENTS in whole rows.
 
-    weights: operands that all rows share. None unless these are as long as the last axis.
+    None unless the weights, which all rows share, are as long as the last axis.
     """
     size = operands[0].shape[-1] if operands[0].shape else 0
     if not size or any(weight.shape != (size,) for weight in weights):
@@ -279,8 +279,8 @@ def _of_part(
 ) -> Recipe | None:
     """Return the recipe for a product, which computes some rows and columns, evenly spread.
 
-    shape: the product's. terms: how many terms an element sums; None where they are too many, or
-        where the product is empty.
+    None where an element sums too many terms, or where the product is empty.
+    shape: the product's. terms: how many terms an element sums.
     """
     rows, columns = shape
     if not (rows and columns and 0 < terms <= LONGEST):

@@ -125,7 +125,8 @@ class _Values:
 def _kept(run: Run, op: Op, kind: str, digest: str) -> Array | None:
     """Return the values that `trace(values=...)` kept of a tensor of an operation in this run.
 
-    kind: the kind under which they were recorded. None where they were not kept.
+    None where they were not kept. kind: the kind under which they were recorded. digest: the
+    tensor's digest.
     """
     try:
         series = run.series(kept_name(op.module, op.op), kind, rank=op.rank)
@@ -188,7 +189,7 @@ def _partner(tensor: TracedOperand, op: Op, others: Ops) -> _Pair | None:
 
 
 def _operand(pair: _Pair, lead: int, values: _Values) -> StoredOperand | None:
-    """Return a tensor of both runs as an operand named by its argument; None if values lack.
+    """Return a tensor of both runs as an operand named by its argument; None if values are missing.
 
     lead: the run (0: A) that `pair` has first.
     """
@@ -221,7 +222,10 @@ def _placed(
 
 
 def _input(argument: str) -> str:
-    """Return an input's name: OWN for `self` or `input`, whose gradient a backward computes."""
+    """Return the name of an operation's input: OWN for the arguments `self` and `input`.
+
+    The gradient of these is what a backward computes. Other inputs have their argument's name.
+    """
     return OWN if argument in ("self", "input") else argument
 
 

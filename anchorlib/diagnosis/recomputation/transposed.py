@@ -1,9 +1,10 @@
 """The rules for transposed convolutions and their gradients, in some of their elements.
 
-A transposed convolution computes what the gradient of the input of an ordinary convolution with its
-weight is. That ordinary convolution, which leads from the transposed convolution's output back to
-its input, is what `Case` describes here. So the gradient of a transposed convolution's input is
-that ordinary convolution, and in the gradient of its weight the two images exchange their roles.
+A transposed convolution computes what the backward of an ordinary convolution with the same weight
+computes for its input. That ordinary convolution, which leads from the transposed convolution's
+output back to its input, is what `Case` describes here. So the gradient of a transposed
+convolution's input is that ordinary convolution, and in the gradient of its weight the two images
+exchange their roles.
 """
 
 from __future__ import annotations

@@ -134,8 +134,8 @@ class PairBlock:
 
     places: the numbers by which the maker of the block knows the pairs.
     a, b: the records of A and of B.
-    shift, eps, scale: an entry for each pair: the power of two by which values are scaled, the unit
-        of errors, and the factor for B's values (see `Differences`).
+    shift, eps, scale: an entry for each pair: the exponent of the power of two by which values are
+        scaled, the unit of errors, and the factor for B's values (see `Differences`).
     """
 
     places: Array
@@ -214,7 +214,7 @@ def _differences(block: PairBlock, seals: tuple[Seals, Seals]) -> dict[str, Arra
 
 
 def _unreadable(block: PairBlock) -> str:
-    """Return the side of a block of one pair that cannot be read, "a" or "b"."""
+    """Return the side, "a" or "b", whose record cannot be read in a block of one pair."""
     try:
         for _ in block.a.raws():
             pass

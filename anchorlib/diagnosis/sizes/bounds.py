@@ -20,11 +20,11 @@ LEAST = 2.0**-1000
 def bounds(a: Figures, b: Figures, eps: Array, elements: Array) -> dict[str, Array]:
     """Return lower bounds of what `Differences` would compute from the values, by field of Measure.
 
-    nan where there is no bound.
-    a, b: the figures of each pair's two records.
-    elements: how many numbers the figures sum up (a complex element is two). ‖b − a‖₂ ≥ |‖b‖₂ −
-        ‖a‖₂|, and ≥ |Σb − Σa| / √n (Cauchy and Schwarz); max|b − a| is at least the difference of
-        the maxima, of the minima, and of the means. They hold where all is finite.
+    nan where there is no bound. ‖b − a‖₂ ≥ |‖b‖₂ − ‖a‖₂|, and ≥ |Σb − Σa| / √n (Cauchy and
+    Schwarz); max|b − a| is at least the difference of the maxima, of the minima, and of the means.
+    These bounds hold where all elements are finite.
+    a, b: the figures of each pair's two records. eps: the unit of each pair's errors.
+    elements: how many numbers the figures sum up (a complex element is two).
     """
     finite = (a["nan"] + a["inf"] + b["nan"] + b["inf"]) == 0
     count = np.maximum(elements, 1)

@@ -22,8 +22,8 @@ Array = np.ndarray[Any, Any]
 class Differences:
     """The sums and extremes of the differences of some pairs, of the elements added so far.
 
-    shift: for each pair the power of two by which its float64 values are scaled, so that their
-        squares neither vanish nor become infinite; mostly 0.
+    shift: for each pair the exponent of the power of two by which its float64 values are scaled, so
+        that their squares neither vanish nor become infinite; mostly 0.
     eps: for each pair the unit in which errors are counted.
     scale: for each pair the factor by which B's values are multiplied first; mostly 1.
     """
@@ -220,6 +220,7 @@ def _cosine_distance(norm_a: Array, norm_b: Array, sums: dict[str, Array]) -> Ar
     For vectors that are close to each other, 1 − a·b / (‖a‖‖b‖) would lose its digits. There the
     distance is computed as (‖b − a‖² − (‖b‖ − ‖a‖)²) / (2‖a‖‖b‖). The difference ‖b‖ − ‖a‖ would
     lose its digits too, and is computed from 2a·(b − a) + ‖b − a‖².
+    sums: for each pair a·a, a·b, a·(b − a) and ‖b − a‖², named "aa", "ab", "ad" and "dd".
     """
     longer = _ratio(2 * sums["ad"] + sums["dd"], norm_a + norm_b)
     near = np.maximum(sums["dd"] - longer**2, 0) / norm_a / norm_b / 2

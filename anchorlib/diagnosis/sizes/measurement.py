@@ -40,10 +40,10 @@ def measure(
 ) -> Measures:
     """Measure how far the records of these pairs are apart; the result is ascending by pair.
 
+    Records whose values cannot be read, or do not have their digest, are listed in `damaged`.
     pairs: indices into the alignment.
     progress: called with the bytes read so far and all there are to read.
     over: a `map` that runs `apart` on each block of pairs; the measures do not depend on it.
-        Records whose values cannot be read, or do not have their digest, are listed in `damaged`.
     """
     pairs = np.unique(np.asarray(pairs, np.int64))
     return _Measuring(alignment, pairs, progress, over).measures()
@@ -164,7 +164,10 @@ class _Measuring:
         self._bounds(places)
 
     def _shift(self, places: Array, kind_a: DType, kind_b: DType) -> Array:
-        """Return powers of two that keep the squares of float64 values inside float64."""
+        """Return for each pair the exponent of a power of two by which its values are to be scaled.
+
+        The squares of scaled float64 values stay inside float64. 0 where no scaling is needed.
+        """
         if np.float64(0).itemsize not in (part_size(kind_a), part_size(kind_b)):
             return np.zeros(len(places), np.int64)
         rows = (self.a.figures, self.row_a[places]), (self.b.figures, self.row_b[places])

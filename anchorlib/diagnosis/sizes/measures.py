@@ -24,7 +24,7 @@ class Measure(NamedTuple):
     error_eps: ‖b − a‖₂ / (‖a‖₂ · eps) over the elements that are finite in both; 0 where they are
         equal; inf where a is all zero and b is not; nan where there is nothing to measure (shapes
         differ, no values kept, integers, no element finite in both).
-    max_eps: max|b − a| / (max|a| · eps), likewise.
+    max_eps: max|b − a| / (max|a| · eps); 0, inf and nan as for `error_eps`.
     share_differing: the share of elements whose bits differ (where the dtypes differ, of elements
         that differ even when rounded to the coarser dtype); nan where unknown.
     max_abs: max|b − a|.

@@ -167,5 +167,8 @@ def plain_sums(gradient: Array, shape: Shape) -> Iterator[Task]:
 
 
 def _walk(terms: Array) -> float:
-    """Return the norm of the partial sums: the root of the sum over rows of their mean squares."""
+    """Return the norm of the partial sums: the root of the sum over rows of their mean squares.
+
+    terms: a row for each sum, with its terms in order.
+    """
     return math.sqrt(float(np.square(np.cumsum(terms, axis=1)).mean(axis=1).sum()))

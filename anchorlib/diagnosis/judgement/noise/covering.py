@@ -1,4 +1,4 @@
-"""Whether noise runs excuse a difference of A and B: they are about as far apart in that record.
+"""Whether noise runs excuse a difference of A and B, by differing as much in the same record.
 
 A difference must not be called a fault where runs that differ by rounding alone are as far apart.
 """
@@ -83,7 +83,8 @@ class Covering:
         own: the record's relative noise. The noise of its inputs is no excuse, since the inputs are
         equal in A and B. But the ratio of the record's noise to the inputs' noise shows how much
         the operation magnifies, and it magnifies its own rounding as much.
-        row: A's row of the record.
+        row: A's row of the record. error_of_operation: how large rounding may make its operation's
+        error.
         """
         assert self.noise is not None
         moved = self.noise.largest(self.frontier.parents(row, saved=True))
@@ -97,9 +98,9 @@ class Covering:
         return COVERED * own * finer
 
     def covers(self, pair: int) -> bool:
-        """Return whether A and B are at most COVERED times as far apart as noise runs in a pair.
+        """Return whether the error of a pair is at most COVERED times that of the noise runs.
 
-        pair: an index into the alignment.
+        pair: its index in the alignment. False without noise runs.
         """
         if self.noise is None:
             return False

@@ -42,11 +42,11 @@ chance: small tensors are judged together or not at all."""
 class Envelope:
     """The noise of each pair that differs: one entry for each entry of `Measures.pair`.
 
-    relative: the largest relative L2 error; nan where no noise run has the record.
+    relative: the largest relative L2 error over the noise runs; nan where none has the record.
     nonfinite: whether a noise run differs from A in which elements are NaN or infinite.
-    random: (name, kind) of origins between A and a noise run, or between two noise runs: their
-        operations are not deterministic.
-    horizon: the first step at which the noise runs are saturated, None if they never are.
+    random: (name, kind) of tensors that differ although their inputs are equal, between A and a
+        noise run or between two noise runs: their operations are not deterministic.
+    horizon: the first step at which the noise is too large to judge by; None without one.
     runs: how many noise runs there are.
     floor: the least noise that a pair can have, as a relative L2 error.
     damaged: a line for each record of a noise run whose values are damaged.
@@ -151,6 +151,7 @@ def _of_run(
 
     Three things are returned: its relative error in each row (nan where unknown), whether NaN or
     infinities differ in each row, and a line for each damaged record.
+    pairs: the alignment of A with the noise run. rows: the rows of A.
     """
     place = np.full(len(pairs.a), -1)
     place[pairs.a_row] = np.arange(len(pairs))
@@ -170,9 +171,10 @@ def _of_run(
 
 
 def _of_parameters(a: Table, rows: Array) -> Array:
-    """Return for each row by how much its least noise is larger than half an eps of itself.
+    """Return for each row the factor by which its least noise exceeds half an eps of the row.
 
-    For an update `delta` it is the parameter's norm over the update's, at least 1; for others 1.
+    For an update `delta` the factor is the parameter's norm over the update's norm, at least 1. It
+    is 1 for other kinds, and where the parameter was not recorded.
     """
     number = {(tensor.name, tensor.kind, tensor.rank): at for at, tensor in enumerate(a.tensors)}
     whose = np.full(len(a.tensors), -1)
@@ -199,8 +201,8 @@ def _of_parameters(a: Table, rows: Array) -> Array:
 def _random(pairs: Alignment) -> set[tuple[str, str]]:
     """Return (name, kind) of tensors that differ in two runs although their inputs are equal.
 
-    pairs: the alignment of the two runs. Only computed records, and records that optimizers make or
-    read, count; and of these only records of which all parents are known.
+    Only records of which all parents are known count, and of these only computed ones and those
+    that optimizers make or read. pairs: the alignment of the two runs.
     """
     front = frontier(pairs)
     rows = front.origins
@@ -210,7 +212,7 @@ def _random(pairs: Alignment) -> set[tuple[str, str]]:
 
 
 def _horizon(step: Array, relative: Array, numel: Array) -> int | None:
-    """Return the first step in which the median noise of large tensors is SATURATED, or None.
+    """Return the first step in which large tensors' median noise is at least SATURATED, or None.
 
     step, relative, numel: an entry for each pair: its step, relative noise and number of elements.
     """
@@ -231,8 +233,9 @@ def _by(keys: Array, values: Array) -> Iterable[tuple[Any, Array]]:
 
 
 def scores(measures: Measures, noise: Envelope) -> Array:
-    """Return the score of each pair: its error over that of the noise runs, at least the floor.
+    """Return the score of each pair: its error over the largest error of the noise runs.
 
+    Where the floor (the least noise that the pair can have) is larger, the error is divided by it.
     nan where the noise of the pair is unknown or too large to judge by.
     """
     with np.errstate(all="ignore"):

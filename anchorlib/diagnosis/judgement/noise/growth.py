@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The differences of one kind at one step.
+    """The differences of the records of one kind, as "grad", at one step.
 
     differing, matched: how many pairs of records differ, and how many there are.
     median_error_eps: the median error in eps; None where nothing could be measured.
@@ -42,7 +42,10 @@ def kinds_of(alignment: Alignment, rows: Array) -> tuple[list[str], Array]:
 
 
 def growth(alignment: Alignment, measures: Measures, scores: Array | None) -> list[Growth]:
-    """Return one `Growth` for each step and kind at which records were matched, ascending."""
+    """Return one `Growth` for each step and kind at which records were matched, ascending.
+
+    scores: of each measured pair, its error over that of the noise runs; None without noise runs.
+    """
     if not len(alignment):
         return []
     kinds, kind = kinds_of(alignment, alignment.a_row)

@@ -54,7 +54,8 @@ def leaves_noise(alignment: Alignment, measures: Measures, scores: Array) -> Lea
 def first_to_leave(alignment: Alignment, measures: Measures, scores: Array) -> int | None:
     """Return the index into `measures` of the first record whose score exceeds LEAVING, or None.
 
-    Records with too few elements to be judged alone are left out.
+    Records with too few elements to be judged alone are left out. scores: one for each measured
+    pair, its error over that of the noise runs.
     """
     a = alignment.a
     with np.errstate(invalid="ignore"):

@@ -60,10 +60,9 @@ MOST = 16
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A gradient in which an operation decided otherwise of some elements in B than in A.
+    """A gradient that differs since an operation, as ReLU, decided otherwise in B at some elements.
 
-    elements: how many of the `numel` elements differ by that. size: the relative error that they
-        make.
+    elements: at how many of the `numel` elements it did. size: the relative error that they make.
     """
 
     place: Place
@@ -114,8 +113,8 @@ def _turned(
 ) -> tuple[int, float] | None:
     """Return how many elements of a pair turned, and the score of all its other elements together.
 
-    at: the pair's index into `measures`. None without a turn, where other elements leave the noise
-    too, or where the error is too large to judge the records that follow.
+    None without a turn, where other elements leave the noise too, or where the error is too large
+    to judge the records that follow. at: the pair's index into `measures`.
     """
     row = int(frontier.alignment.a_row[measures.pair[at]])
     apart = float(measures["error_eps"][at] * measures["eps"][at])
@@ -135,10 +134,10 @@ def _turned(
 
 
 def _decided(frontier: Frontier, row: int) -> list[str]:
-    """Return the names of the gradients from which an operation that decides made a gradient.
+    """Return the names of the gradients from which a deciding operation computed a gradient.
 
-    Operations that decide are such as ReLU, clamp and max pool. [] for a row that is no gradient,
-    or that no such operation's backward made. row: a row of A.
+    Deciding operations are ReLU, clamp, max pool and the like. [] for a row that is no gradient,
+    and for a gradient that the backward of no such operation made. row: the gradient in A.
     """
     a = frontier.alignment.a
     if a.tensors[a.tensor[row]].kind != "grad":
@@ -154,9 +153,9 @@ def _decides(op: str) -> bool:
 
 
 def _limits(frontier: Frontier, row: int) -> set[float]:
-    """Return the values at which the operations of a gradient's backward decide: 0, and limits.
+    """Return the values at which the operations behind a gradient decide: 0, and stated limits.
 
-    row: the gradient in A. The empty set where no such operation made it.
+    row: the gradient in A. The empty set where no deciding operation made it.
     """
     a = frontier.alignment.a
     names, limits = set(_decided(frontier, row)), set()
@@ -176,10 +175,11 @@ def _swapped(
     own: tuple[Array, Array],
     beside: list[tuple[str, Array, Array]],
 ) -> Array:
-    """Return a boolean mask of the elements that changed places with another as the largest one.
+    """Return a boolean mask of the elements that took each other's place as the largest one.
 
-    Of such two elements, one loses the gradient that the other gets. row: the gradient in A. own:
-    its values in A and B. beside: kind and both runs' values of each parent.
+    Of two elements that do so, one loses the gradient that the other gets.
+    row: the gradient in A. own: its values in A and B. beside: kind and both runs' values of each
+    parent.
     """
     swapped = np.zeros(len(own[0]), bool)
     links = frontier.ancestry(row).parents
@@ -203,11 +203,11 @@ def _swapped(
 def _crossed(beside: list[tuple[str, Array, Array]], off: Array, limits: set[float]) -> Array:
     """Return a boolean mask of the elements whose difference a decision near a limit accounts for.
 
-    Their forward values lie on two sides of a limit, near it, and their gradients differ by no more
-    than TWICE the gradient that came in.
+    Their forward values in A and in B lie on two sides of a limit, near it. Their gradients differ
+    by no more than TWICE the gradient from which the decision made them.
 
     beside: the kind and the values of each parent of the gradient. off: how far the gradients of
-    the two runs are apart, for each element.
+    the two runs are apart, for each element. limits: the values at which operations decide.
     """
     crossed, passed = np.zeros(len(off), bool), np.zeros(len(off))
     for kind, x, y in beside:
@@ -227,7 +227,7 @@ def _crossed(beside: list[tuple[str, Array, Array]], off: Array, limits: set[flo
 def _beside(frontier: Frontier, row: int) -> list[tuple[str, Array, Array]]:
     """Return (kind, A's values, B's values) of each parent of a row whose values both runs have.
 
-    row: a row of A. Saved tensors count as parents.
+    row: a row of A. Tensors that autograd saved for backward count as parents.
     """
     a = frontier.alignment.a
     parents = [(parent, _values(frontier, parent)) for parent in frontier.parents(row, saved=True)]
@@ -246,11 +246,12 @@ def _values(frontier: Frontier, row: int) -> tuple[Array, Array] | None:
 
 
 def _following(frontier: Frontier, measures: Measures, row: int) -> Array:
-    """Return the indices into `measures` of what follows from a turn.
+    """Return the indices into `measures` of the records that a turned gradient may affect.
 
-    These are the records computed from it in its own step, and all records of later steps.
+    These are the records of its step that were computed from it, and all records of later steps.
+    Gradients that a deciding operation made of the same incoming gradient, as at a residual sum,
+    count too, with the records computed from them.
     row: A's row of the gradient in which elements turned.
-    Other gradients that this decision passed on, as those of a residual sum, are reached too.
     """
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]

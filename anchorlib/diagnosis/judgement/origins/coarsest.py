@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 
 def coarsest_formats(alignment: Alignment, measures: Measures, at: Array) -> Array:
-    """For each of some measured pairs, the eps of the coarsest format up to its record.
+    """Return for each of some measured pairs the eps of the coarsest format up to its record.
 
     at: the indices into `measures` of the differing pairs of one step. The formats of a record are
     its element type, and autocast's type where its operations cast and multiply; those of all

@@ -80,12 +80,13 @@ class Cuts:
 
 
 def cuts(alignment: Alignment, measures: Measures) -> Cuts:
-    """The pairs of all records of the modules that the runs call or use differently.
+    """Return the pairs that are not compared, since the runs call or use modules differently.
 
-    Beside them, constants in another encoding, and inputs that were exchanged. No pairs where
-    gradients and updates of the first step that differs show that the work is not equal. Modules
-    whose calls differ are tried first, with such constants and inputs; then, without these, all
-    results inside the models: what hides one of them in a step may hide a wrong constant too.
+    They are all records of these modules, constants in another encoding, and inputs that were
+    exchanged. There are no such pairs where gradients and updates of the first step that differs
+    show that the work is not equal. Modules whose calls differ are tried first, together with these
+    constants and inputs. Where that fails, the modules are tried with all results inside the
+    models, but without the constants and inputs: results that are left out may hide a wrong one.
     """
     none = Cuts(np.empty(0, np.int64))
     rows = alignment.a_row[measures.pair]
@@ -111,10 +112,10 @@ def cuts(alignment: Alignment, measures: Measures) -> Cuts:
 def _left_out(first: FirstStep, rows: Array, modules: set[str], idle: set[str]) -> Array:
     """Return for each of A's `rows` whether it is not compared, as a boolean mask.
 
-    modules: what the runs call, use or encode otherwise. An output of a model is left out only
-    where an evaluation shows the same. idle: values that differ only in elements that no loss
-    reads; these are left out of the training alone, since no gradient shows whether anything reads
-    such elements in an evaluation.
+    modules: what the runs call, use or encode differently. An output of a model is left out of an
+    evaluation only where the evaluation shows that the results are equal. idle: values that differ
+    only in elements that no loss reads; these are left out of the training alone, since no gradient
+    shows whether anything reads such elements in an evaluation.
     """
     a = first.alignment.a
     within = first.within(modules)[a.tensor[rows]]

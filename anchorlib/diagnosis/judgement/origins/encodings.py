@@ -7,8 +7,8 @@
     model(x, mask)                     model(mask, x)
 
 A constant acts only through what is computed from it, and so does an input. Where all that is
-learned in a step is equal, such a constant is no other one, if it is another encoding as a whole: a
-table of which a few entries are wrong may be read at these entries in a later step alone.
+learned in a step is equal, a constant that differs as a whole counts as the same constant in
+another encoding. One that differs in a few entries does not: later steps may read these alone.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ def encoded_otherwise(first: FirstStep) -> set[str]:
 
 
 def exchanged_inputs(first: FirstStep) -> set[str]:
-    """Return a model's inputs that are given to it as other arguments in B, as `name@kind`.
+    """Return inputs of models that B hands over as other arguments than A, as `name@kind`.
 
-    In each call of all steps in which they differ, the model is given the same bits as in A.
+    In each call in which such inputs differ, those of B together have the same bits as those of A.
+    Inputs of one element do not count.
     """
     a, b = first.alignment.a, first.alignment.b
     groups: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
@@ -95,7 +96,7 @@ def exchanged_inputs(first: FirstStep) -> set[str]:
 
 
 def _model_of_input(name: str) -> str:
-    """Return `critic.input` for its inputs `critic.input` and `critic.input:1`; else ""."""
+    """Return `critic.input` for the names `critic.input` and `critic.input:1`; "" for no input."""
     model = name.partition(":")[0]
     return model if model.rpartition(".")[2] == "input" else ""
 
@@ -118,7 +119,7 @@ def _stays(table: Table, row: int) -> bool:
 
 
 def _differs_as_a_whole(a: Table, b: Table, row: int, row_b: int) -> bool:
-    """Whether almost all elements of a constant differ, or it is a mask that is written otherwise.
+    """Whether almost all elements of a constant differ, or it is a mask with two other values.
 
     Elements that are zero in both runs do not count: zero is zero in all units. A mask has two
     values in each run, which stand at the same places.

@@ -53,7 +53,7 @@ class FirstStep:
         """Return for each tensor of A whether `modules` names it, or the module that makes it.
 
         modules: names of modules, tensors as `name@kind`, and "" for all gradients of single passes
-            (`pass_grad`). All else that belongs to a parameter is False.
+            (`pass_grad`). All other tensors of a parameter are False.
         """
         return np.array(
             [

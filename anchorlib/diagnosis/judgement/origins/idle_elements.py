@@ -62,7 +62,11 @@ def differ_where_idle(first: FirstStep, limit: float) -> set[str]:
 def _agree(
     first: FirstStep, pair: tuple[int, int], gradients: tuple[int, int], most: float
 ) -> bool:
-    """Whether a pair of values agrees within `most`, a relative error, where any gradient is."""
+    """Return whether two values agree in all elements with a nonzero gradient in A or in B.
+
+    pair, gradients: the rows in A and in B of the value, and of its gradient. most: the relative
+    error up to which they agree. False where no element has a gradient, or values are not known.
+    """
     a, b = first.alignment.a, first.alignment.b
     if a.figures["numel"][pair[0]] > MOST_ELEMENTS:
         return False

@@ -4,13 +4,13 @@
     torch.where(mine)[0]                               torch.where(mine)[0].flip(0)
     logits.log_softmax(-1)                             logits - logits.logsumexp(-1, keepdim=True)
 
-Code that is written otherwise has other intermediate results. A result that no loss depends on, and
-a model's inputs, are no intermediate results: nothing behind them shows whether the work is equal.
-A model's output is one only where both runs recorded a loss that they compute from it
-(`returned`). A result that is a multiple of the other run's is none: a norm behind it hides such a
-factor from all that is learned. A multiple counts only for an output, and only where the runs state
-that they compute the loss from it by other operations, as one that is divided here and multiplied
-there.
+Code that is written differently has other intermediate results. A result that no loss depends on,
+and a model's inputs, are no intermediate results: nothing behind them shows whether the work is
+equal. A model's output is one only where both runs recorded a loss that they compute from it
+(`returned`). A result that is a multiple of the other run's does not count: a norm behind it hides
+such a factor from all that is learned. A multiple counts only for an output, and only where the
+runs state that they compute the loss from it by other operations: as an output that one run's model
+divides, and whose loss multiplies it again.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def _is_shown(table: Table, row: int, *, read: bool) -> bool:
     """Return whether a value is a model's input or output, a single number, or integers.
 
     Such a value is no intermediate result of a model; a single number may be the loss.
-    read: whether both runs compute a recorded loss from the value. Then a model's output is one.
+    read: whether both runs compute a recorded loss from the value. A model's output is then an
+    intermediate result of that loss, and the answer for it is False.
     """
     number = int(table.figures["numel"][row]) == 1
     whole = dtypes.dtype(table.dtypes[table.dtype[row]]).family != "float"

@@ -1,9 +1,9 @@
 """Whether two runs learn the same in the first step that differs, but for rounding.
 
-Code that is written otherwise has other results on the way. Whether its work is equal shows in what
-comes out: each gradient that an optimizer reads, each update, and every value that is not known to
-be another quantity. Rounding is that of the coarsest format that both runs went through since they
-were equal: under autocast a float32 gradient is made of bfloat16 products.
+Code that is written differently has other intermediate results. Whether its work is equal shows in
+what comes out: each gradient that an optimizer reads, each update, and every value that is not
+known to be another quantity. Rounding is that of the coarsest format that both runs went through
+since they were equal: under autocast a float32 gradient is made of bfloat16 products.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ def _errors(first: FirstStep, places: Array) -> Array:
 
 
 def goes_on(first: FirstStep, modules: set[str]) -> bool:
-    """Return whether the values of the next step that are not in `modules` are equal within LATER.
+    """Return whether relative errors of the next step's values outside `modules` are at most LATER.
+
+    Values of parameters do not count.
 
     A state that is carried on from step to step, and a buffer, are read in the next step alone, so
     that no gradient of the first step shows whether they are equal.
@@ -109,9 +111,9 @@ def goes_on(first: FirstStep, modules: set[str]) -> bool:
 
 
 def moves_alike(first: FirstStep) -> bool:
-    """Return whether what code moves outside of optimizers begins the next step as near.
+    """Return whether parameters that no optimizer updates are near enough in the next step.
 
-    That are parameters without an update, as a running average of others. They may be as far apart,
+    Code moves these itself, as a running average of other parameters. They may be as far apart,
     relative to their size, as updated parameters are in the first step that differs.
     """
     a, kind_of = first.alignment.a, np.array([tensor.kind for tensor in first.alignment.a.tensors])
@@ -161,7 +163,7 @@ def _cancelling(first: FirstStep, rows: Array) -> Array:
 def _limits_of_updates(
     first: FirstStep, rows: Array, size: Array, stored: Array, eps: Array
 ) -> Array:
-    """How far each updated parameter may be apart: as it is stored, and as its update rounds.
+    """Return how far each updated parameter may be apart: by its own rounding and its update's.
 
     size: the norm of each row. stored: the eps of its own dtype. eps: that of the coarsest format
     before it.
@@ -225,7 +227,7 @@ def _lack_partners(first: FirstStep) -> bool:
 
 
 def _same_amount(first: FirstStep, modules: set[str]) -> bool:
-    """Whether each model among `modules`, or its first module, returns as much in both runs.
+    """Whether each model in `modules`, or its first module, returns as many elements in A as in B.
 
     The elements of all calls of the step are added up. Where code calls modules of a model by
     itself, the model returns less, while the first of its modules returns as much. Of a model whose
@@ -254,7 +256,10 @@ def _same_amount(first: FirstStep, modules: set[str]) -> bool:
 
 
 def _as_much(first: FirstStep, number: int) -> bool:
-    """Whether all records of a tensor in the step have equally many elements in both runs."""
+    """Whether a tensor's records in the step together have as many elements in A as in B.
+
+    number: the tensor's index in A's table. False where B has no such tensor.
+    """
     if number not in first.partner:
         return False
     sides = zip((first.alignment.a, first.alignment.b), first.rows_of, strict=True)

@@ -24,9 +24,9 @@ Array = np.ndarray[Any, Any]
 def sizes_of_readers(first: FirstStep, rows: Array) -> Array:
     """For each row, the size of the largest single number that both runs make directly from it.
 
-    rows: rows of A in the first step that differs. 0.0 for rows that are no value of a single
-    number, for numbers whose gradient a run has no record of, and where no such larger number was
-    recorded.
+    0.0 for rows that are no value of a single number, for numbers without a recorded gradient in
+    one of the runs, and where no single number that is made from them was recorded.
+    rows: rows of A in the first step that differs.
     """
     alignment, a = first.alignment, first.alignment.a
     names = {renaming.b: renaming.a for renaming in alignment.renamed}
@@ -48,7 +48,9 @@ def sizes_of_readers(first: FirstStep, rows: Array) -> Array:
 
 
 def _readers(table: Table, names: dict[str, str]) -> set[tuple[str, str, int]]:
-    """(name, name of a value that it is made of, rank) of each value that states what made it.
+    """Return (name, name of a parent, rank) for each value and parent in a run's statements.
+
+    A parent is a value from which the value was computed; parameters do not count.
 
     names: B's names -> A's, where they differ; empty for A's table.
     """

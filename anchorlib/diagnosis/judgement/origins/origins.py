@@ -70,8 +70,8 @@ class Origin:
     replay: which formula each run used, where a replay was asked for and was possible.
     nearness: how far A and B are from a reference run in this record, where one was given.
     evidence: the frontier, and the row in A's table, from which `anchorlib.replay` starts.
-    changed: what B does otherwise at this record, a clause each, as "GeluBackward0 approximate
-        'none' | 'tanh'"; `why` has them too.
+    changed: clauses on how B's computation of this record differs from A's, as "GeluBackward0
+        approximate 'none' | 'tanh'"; `why` has them too.
     ops_a, ops_b: the operations between the parents and the record in A and in B, without those
         that only move bits: ATen's where both runs traced the step, else autograd's nodes.
     differences: where both runs traced the step, the operations among these that one run alone ran,
@@ -101,5 +101,5 @@ class Origin:
 
     @property
     def names_change(self) -> bool:
-        """Whether `changed` says what B does otherwise, and not only how its values differ."""
+        """Whether `changed` states a difference in the computation, and not only in the values."""
         return name_a_change(self.changed)

@@ -28,9 +28,9 @@ Array = np.ndarray[Any, Any]
 def called_otherwise(first: FirstStep) -> set[str]:
     """Return the modules whose calls differ in shape, number, order or the order of their rows.
 
-    The set also holds, as `name@kind`, tensors of packed sequences, gradients of values that the
-    runs use differently, and records that differ because the runs have other backward passes; and
-    "" where the runs have such passes.
+    The set also holds, as `name@kind`, tensors of packed sequences, and gradients of values that
+    the runs use differently. Where the backward passes of the runs differ, it holds the records
+    that differ for this reason, and "", which stands for all gradients of single passes.
     """
     a, rows = first.alignment.a, first.rows[first.here]
     shapes = first.measures["measured"][first.here] == "shape"
@@ -72,16 +72,21 @@ def _packed(first: FirstStep) -> set[str]:
 
 
 def _parts(first: FirstStep, table: Table, known: set[str], run: int) -> set[str]:
-    """Return which of the tensors in `known` a run has in the step; run: 0 for A, 1 for B.
+    """Return those of the tensors in `known` that a run recorded in the step, as `name@kind`.
 
-    A program that sorts its sequences by itself packs them without indices.
+    The runs may have different ones: a program that sorts its sequences by itself packs them
+    without indices. table: the run's. run: 0 for A, 1 for B.
     """
     tensors = (table.tensors[number] for number in first.rows_of[run])
     return {join(tensor.name, tensor.kind) for tensor in tensors} & known
 
 
 def _in_another_order(first: FirstStep, number: int, own: Array) -> bool:
-    """Whether records of a tensor hold the same rows in another order, and gradients follow."""
+    """Return whether B's records of a tensor hold the rows of A's in another order.
+
+    False for tensors without a recorded gradient. number: the tensor's index in A's table. own: a
+    mask of the step's differing pairs, true for those of the tensor.
+    """
     name, rank = (first.alignment.a.tensors[number][at] for at in (0, 3))
     if (name, rank) not in first.followed:
         return False

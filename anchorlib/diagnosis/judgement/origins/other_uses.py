@@ -23,7 +23,7 @@ Uses = Mapping[str, Mapping[str, frozenset[tuple[str, ...]]]]
 
 
 def used_otherwise(alignment: Alignment, rank: int, names: Collection[str]) -> set[str]:
-    """The values among `names` whose gradients are other quantities in B.
+    """Return the values in `names` that B uses differently, so that gradients are not comparable.
 
     names: the values of A with gradients that differ beyond rounding.
     These are values from which A and B compute different results, and values for which `_splits`
@@ -67,9 +67,9 @@ def uses(statements: Collection[Edges], renamed: Mapping[str, str]) -> Uses:
 
 
 def _splits(name: str, mine: Uses, other: Uses) -> bool:
-    """Whether a value that A makes of both `name` and a parent of `name` is made otherwise in B.
+    """Whether B makes by other operations what A makes of both `name` and a parent of `name`.
 
-    mine, other: the uses in A and in B. The result has that name in both, and other operations.
+    mine, other: the uses in A and in B.
     """
     made_of = [parent for parent, own in mine.items() if name in own]
     return any(

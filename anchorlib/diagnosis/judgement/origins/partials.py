@@ -91,7 +91,7 @@ def _stated(table: Table) -> Array:
 
 
 def _followed(alignment: Alignment, rows: Array) -> Iterator[bool]:
-    """Yields for each row whether both runs have a later record that was computed from it."""
+    """Yield for each row whether both runs have a later record that was computed from it."""
     a = alignment.a
     last: dict[tuple[int, int, int, str], int] = {}
     for row in np.setdiff1d(alignment.a_row, rows).tolist() if len(rows) else ():

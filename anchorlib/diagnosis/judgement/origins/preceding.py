@@ -15,7 +15,8 @@ __all__ = ["preceding"]
 def preceding(frontier: Frontier, first: Place, origin: Origin) -> str:
     """Why the first record that differs is not the first origin, as a clause; "" where it is.
 
-    A parameter that another phase recorded with the same bits is the origin itself.
+    It is "" too where the first record has the tensor and the bits of the origin, as a parameter
+    that was recorded in another phase.
 
     first: the place of the first record that differs. origin: the first origin.
     """
@@ -50,7 +51,7 @@ def _has_bits_of(frontier: Frontier, row: int, other: int) -> bool:
 
 
 def _row(table: Table, place: Place) -> int:
-    """Return the row of the record with these coordinates in a table."""
+    """Return the row of `table` with the record that has the coordinates of `place`."""
     names = [(tensor.rank, tensor.name, tensor.kind) for tensor in table.tensors]
     of_tensor = np.array([one == (place.rank, place.name, place.kind) for one in names], bool)
     there = of_tensor[table.tensor] & (table.phase == list(table.phases).index(place.phase))

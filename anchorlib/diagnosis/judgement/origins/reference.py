@@ -56,7 +56,7 @@ def measured_from(
 
 
 def _names(reference: Table, alignment: Alignment) -> Mapping[str, str]:
-    """The reference's names -> A's, for tensors that the reference calls as B does.
+    """Return the reference's names -> A's, for tensors that have B's name in the reference.
 
     Tensors that have one name in the reference and in A are left out: they need no renaming.
     """
@@ -65,7 +65,10 @@ def _names(reference: Table, alignment: Alignment) -> Mapping[str, str]:
 
 
 def _partners(keys: Array, values: Array, wanted: Array) -> Array:
-    """Return for each of `wanted` the value whose key equals it; -1 where there is no such key."""
+    """Return for each of `wanted` the value whose key equals it; -1 where there is no such key.
+
+    keys, values: the entries of a mapping, a key and its value at each index.
+    """
     if not len(keys):
         return np.full(len(wanted), -1)
     order = np.argsort(keys, kind="stable")
@@ -114,7 +117,10 @@ def _near(sides: Sequence[Measures], at: int, apart: float) -> Nearness:
 
 
 def _missing(alignment: Alignment, origin: Origin, *, taken_apart: bool) -> str:
-    """Why the reference has no record of an origin."""
+    """Return why the reference has no record of an origin, in words.
+
+    taken_apart: whether the reference computes at once what A computes in parts.
+    """
     if taken_apart:
         return "it does at once what A does in parts"
     kinds = {

@@ -8,8 +8,9 @@
 
 An output that a loss reads is an intermediate result of this loss. Where both runs recorded the
 loss, it shows with all that is learned whether the work is equal. An output without a gradient may
-be read by anything, and nothing shows whether that is equal. So it is with outputs of evaluations,
-unless each single number that an evaluation computes after them, as its own loss, is equal.
+be read by anything, and nothing shows whether that is equal. The same holds for outputs of
+evaluations, unless each single number that an evaluation computes after them, as its own loss, is
+equal.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def read_by_losses(first: FirstStep) -> dict[tuple[str, int], bool]:
 
 
 def evaluated_alike(first: FirstStep, rows: Array) -> Array:
-    """Whether evaluations show that outputs of other forms are used for equal results, by row.
+    """Return for each output whether evaluations show that both runs make equal results of it.
 
     rows: A's rows of the outputs. Those of training passes are True. Those of another phase are
     True where its first step that differs has a single number after the output, all such numbers

@@ -1,4 +1,4 @@
-"""Records whose rows stand in another order, which code made and not the batch.
+"""Records whose rows stand in another order because code reordered them, not the batch.
 
     rows = torch.where(mine)[0]             rows = torch.where(mine)[0].flip(0)
     y = expert(x[rows])                     y = expert(x[rows])
@@ -22,8 +22,9 @@ NEAR = 1e-3
 def in_another_order(alignment: Alignment, pair: int, measure: Measure) -> bool:
     """Whether B's record holds the rows of A's, but for rounding, in another order.
 
-    Rows lie along the first axis. What does not depend on their order is compared first, since it
-    needs no values.
+    Rows lie along the first axis. Norms and extremes, which do not depend on the order, are
+    compared first, since that needs no values. False for records that are nearly equal as they
+    stand.
     """
     a, b = alignment.a, alignment.b
     row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])

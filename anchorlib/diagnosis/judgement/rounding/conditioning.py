@@ -90,7 +90,7 @@ def _values(frontier: Frontier, row: int) -> Array | None:
 
 
 def _grouped(x: Array, op: str, text: str, *, is_viewed: bool) -> Array:
-    """x with a row for each group of elements that the norm `op` normalises together.
+    """Return x as a matrix with a row for each group of elements that `op` normalises together.
 
     text: the arguments of `op`. is_viewed: whether x is viewed in another shape first, as an
     instance norm does before it calls a batch norm.
@@ -110,7 +110,10 @@ def _grouped(x: Array, op: str, text: str, *, is_viewed: bool) -> Array:
 
 
 def _of(x: Array, eps: float) -> float:
-    """Return the factor by which normalising each row of x enlarges rounding."""
+    """Return the factor by which normalising each row of x enlarges rounding.
+
+    eps: what the norm adds to the variance. UNSEEN where the factor is not finite.
+    """
     with np.errstate(all="ignore"):
         spread = x.var(-1)
         enlarged = ((x**2).mean(-1) / (spread + eps)).sum() / (spread / (spread + eps)).sum()

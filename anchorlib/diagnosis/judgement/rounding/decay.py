@@ -1,10 +1,10 @@
-"""Gradients that differ by the weight decay which one optimizer adds itself, and one program does.
+"""Gradients that differ where a program adds the weight decay that the other run's optimizer adds.
 
     torch.optim.SGD(parameters, weight_decay=0.1)          parameter.grad.add_(parameter, alpha=0.1)
 
-An optimizer with a weight decay adds this multiple of the parameter to the gradient that it reads.
+An optimizer with a weight decay w adds w times the parameter to the gradient that it reads.
 Where one run's optimizer is told a weight decay that the other's is not told, and the other's
-gradients hold just this multiple of their parameters, the optimizers work with equal gradients. It
+gradients hold just w times their parameters, the optimizers work with equal gradients. It
 shows in the updates whether they do, as AdamW adds its weight decay elsewhere: so gradients count
 only where the update of their parameter is recorded, which is judged by itself.
 """
@@ -83,7 +83,7 @@ def _settings_apart(alignment: Alignment) -> Mapping[int, set[float]]:
 
 
 def _numbers(setting: object) -> list[float]:
-    """Return the numbers of a setting, one for each group; or one for all; [] if it has others."""
+    """Return a setting's numbers, one for each group or one for all; [] if it holds other types."""
     listed = setting if isinstance(setting, list | tuple) else [setting]
     known = [float(one) for one in listed if isinstance(one, int | float)]
     return known if len(known) == len(listed) else []

@@ -1,4 +1,4 @@
-"""The formats in which operations computed, each as its eps: coarser ones than records often have.
+"""The formats in which operations computed, each as its eps: often coarser than the record's own.
 
 Autocast rounds the operands of products to a low precision, casts widen what was rounded before,
 and hardware may round the operands of products. The coarsest format between a record and its
@@ -48,9 +48,9 @@ MATMUL_PRECISION = "torch.float32_matmul_precision"
 def computed_in(*pair: tuple[Table, int]) -> float:
     """The eps of the precision in which the float32 tensors of a pair were really computed; or 0.
 
-    pair: A's table and its row, then B's. 0 where the bits of the tensors show no lower precision.
-    Low precision in one tensor alone does not count in a run that does not train in low precision:
-    nobody chose that precision, and it may be the very fault that is to be found.
+    0 where the bits of the tensors show no lower precision. Low precision in one tensor alone does
+    not count in a run that does not train in low precision: nobody chose that precision, and it may
+    be the very fault that is to be found. pair: A's table and its row, then B's.
     """
     kept_bits = [_kept_bits(table, row) for table, row in pair]
     shown = [all(kept_bits) or _is_low(table, row) for table, row in pair]
@@ -104,7 +104,7 @@ def _kept_bits(table: Table, row: int) -> float:
 def of_parents(frontier: Frontier, row: int) -> float:
     """The coarsest eps of a row's parents, where an intermediate result had their type; else 0.
 
-    An intermediate result had the type of the parents where it was cast later. And where a
+    A cast of an intermediate result shows that this result had the parents' type. And where a
     parameter's gradient is the sum of the gradients of several uses, each of these was rounded, and
     their sum does not show that any more. A cast of a parent itself to a wider type rounds nothing,
     as in layer norm under autocast.
@@ -139,15 +139,15 @@ def of_casts(frontier: Frontier, row: int, ops_b: Sequence[str]) -> float:
 
 
 def of_numbers(frontier: Frontier, row: int, row_b: int, ops_b: Sequence[str]) -> float:
-    """The eps in which the gradient of a single number was added up by tensors of that eps; else 0.
+    """Return the eps of the low precision in which a single number's gradient was summed; else 0.
 
         logits = image @ text.T * scale.exp();   cross_entropy(logits.float(), target)
 
     A tensor without dimensions, as a learnt temperature, has no part in deciding the type of a
     result: what it multiplies stays in bfloat16, and so does the sum that is its gradient, although
-    the number and its gradient are stored in float32. That the sum is of low precision is known
-    where the gradient that it is made of is, or where both runs are under autocast and cast between
-    the two, and compute something behind the first cast.
+    the number and its gradient are stored in float32. The sum is known to be of low precision where
+    the gradient from which it was computed is of low precision; or where both runs are under
+    autocast, cast between that gradient and the sum, and compute something behind the first cast.
     """
     a, b = frontier.alignment.a, frontier.alignment.b
     if kind_of(frontier, row) not in ("grad", "pass_grad") or a.shapes[a.shape[row]]:
@@ -169,7 +169,7 @@ def _behind_a_cast(header: Mapping[str, Any], ops: Sequence[str]) -> float:
 
 
 def widened(frontier: Frontier, row: int) -> float:
-    """The coarsest eps of a value's narrower parents that several operations widened; else 0.
+    """Return the coarsest eps of a value's narrower parents that several operations widen; else 0.
 
     There is no cast among the operations: torch widens a low-precision operand that meets a wider
     operand, and the operations before that ran in low precision. A single operation widens its

@@ -5,8 +5,8 @@
 Of two nearly equal numbers the difference is exact: it is a multiple of the unit in the last place
 of both, and these were rounded to that unit before. So a float32 record shows itself how its terms
 rounded, where all its elements are multiples of one unit that is large beside them: they lie on a
-grid. Another formula of the same may give any number within a few units, however many eps of the
-small rest these are. What has gone through a division or a root afterwards lies on no grid.
+grid. Another formula of the same quantity may give any number within a few units, however many eps
+of the small rest these are. What has gone through a division or a root afterwards lies on no grid.
 
 Other records lie on grids, too: counts, masks, images in steps of 1/255. Their units are no
 rounding. So a unit counts only up to the rounding of a number of size 1, or of the size of the
@@ -14,8 +14,8 @@ parents, with some room for what was added up. And what was rounded to a narrowe
 bits in its large elements as in its small ones, whereas the large elements of a rest have more.
 
 A gradient is such a rest where a value has several uses: autograd adds up what each hands back. No
-operation stands for that, so that more is asked of the bits of a gradient: its elements must differ
-by many units, unlike those of a mean of signs.
+recorded operation shows this sum, so that more is asked of the bits of a gradient: its elements
+must differ by many units, unlike those of a mean of signs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MOST_ELEMENTS = 1 << 20
 
 
 def is_rest_of_terms(frontier: Frontier, row: int, row_b: int) -> bool:
-    """Whether a record and B's are a few units of a grid apart on which one of the two lies."""
+    """Whether A's and B's record differ by a few units of a grid on which one of the two lies."""
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
     kind, records = kind_of(frontier, row), ((a, row), (b, row_b))
@@ -84,7 +84,8 @@ def _size(table: Table, row: int) -> int:
 def _unit(side: Array, largest: float, spread: float) -> float:
     """The unit of the grid on which the elements of one run lie; 0.0 without a grid.
 
-    largest: what the unit may be at most. spread: how many units the largest element must be.
+    side: the elements. largest: what the unit may be at most. spread: how many units the largest
+    element must have at least.
     """
     size = np.abs(side[side != 0])
     if not len(size):

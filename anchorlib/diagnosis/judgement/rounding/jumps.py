@@ -83,7 +83,10 @@ def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump |
 
 
 def _is_handed_on(frontier: Frontier, row: int, errors: Mapping[int, float]) -> bool:
-    """Whether a row inherits its error from a parent whose error is about as large."""
+    """Whether a row's error is at most TIMES the error of a parent, so that no leap begins here.
+
+    errors: row of A -> relative error of its pair.
+    """
     a = frontier.alignment.a
     # A parent that was recorded later handed nothing on: lineage links all kinds of a parameter.
     # And no gradient depends on the number that the loss is.
@@ -113,13 +116,17 @@ def _is_rounding(frontier: Frontier, measures: Measures, place: int) -> bool:
 
 
 def _is_shaken(frontier: Frontier, measures: Measures, place: int, limit: float) -> bool:
-    """Whether a record is an update that differs only in elements whose gradient is rounding."""
+    """Whether an updated parameter differs only in elements whose gradient is rounding.
+
+    place: the pair's index in `measures`. limit: the relative error up to which the other elements
+    count as equal. False for records of other kinds.
+    """
     row_a, row_b = _rows(frontier, measures, place)
     kind = frontier.alignment.a.tensors[frontier.alignment.a.tensor[row_a]].kind
     return kind == "updated" and steady_error(frontier, row_a, row_b) <= limit
 
 
 def _rows(frontier: Frontier, measures: Measures, place: int) -> tuple[int, int]:
-    """The row in A and the row in B of a measured pair."""
+    """Return the row in A and the row in B of the pair at index `place` of `measures`."""
     pair = int(measures.pair[place])
     return int(frontier.alignment.a_row[pair]), int(frontier.alignment.b_row[pair])

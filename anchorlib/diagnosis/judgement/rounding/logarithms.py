@@ -12,8 +12,8 @@ n pivots. Each of them rounds as a number of size 1 does, and their sum as one o
 
     margin = (log p − log r) − (log q − log s)
 
-So does a difference of logarithms, however much of them cancels, as the probabilities of two models
-of which one is a copy of the other: the terms were rounded before they were subtracted.
+A difference of logarithms rounds as these do, however much of them cancels: the terms were rounded
+before they were subtracted. An example is the probabilities of a model and of its copy.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ WHOLE = re.compile(r"\balpha=1(?:\.0)?(?:,|$)")
 def size_of_logarithms(frontier: Frontier, row: int, row_b: int) -> float:
     """The norm that a record of logarithms would have if each logarithm were of size 1.
 
-    The larger one of the two runs; 0.0 where neither run's record is made of logarithms. Between
-    the logarithm and the record there may be only operations that keep the size of an error, and
-    multiplications by numbers that the statement (`anchorlib.record.Edges`) holds: the norm is
-    multiplied by these.
+    The larger of both runs' norms is returned; 0.0 where neither record is made of logarithms.
+    Between the logarithm and the record there may be only operations that keep the size of an
+    error, and multiplications by numbers that the statement (`anchorlib.record.Edges`) holds: the
+    norm is multiplied by these.
     """
     sides = ((frontier.alignment.a, row), (frontier.alignment.b, row_b))
     return max(_size(table, row_of_run) for table, row_of_run in sides)
@@ -95,8 +95,8 @@ def _factor(edges: Edges) -> float:
 
     0.0 where no logarithm became the record. edges: how the record was computed.
 
-    Of several logarithms that were added or subtracted, the largest factor: the record rounds at
-    least as much as each of its terms.
+    Where several logarithms were added or subtracted, the largest of their factors is returned: the
+    record rounds at least as much as each of its terms.
     """
     count = min(len(edges.ops), len(edges.inputs), len(edges.arguments or edges.ops))
     arguments = edges.arguments or ("",) * count

@@ -58,11 +58,10 @@ def hidden_by_a_norm(frontier: Frontier, measures: Measures) -> int | None:
 
 
 def _made(frontier: Frontier, row: int, first: int) -> int | None:
-    """Return the order of the last norm result before the record `row` of the norm's moment.
+    """Return the place in the order of execution of a norm's last result before its moment `row`.
 
-    first: the first step that differs. None where that result is not of this step: the input of a
-        result in a later step differs by more than rounding, since parameters were updated in
-        between.
+    None where that result is not of the step `first`, the first step that differs: the input of a
+    result in a later step differs by more than rounding, since parameters were updated in between.
     """
     a = frontier.alignment.a
     module = a.tensors[a.tensor[row]].name.rpartition(".")[0]

@@ -24,11 +24,11 @@ PASS = "pass_grad"
 
 
 def format_of_passes(sides: tuple[Side, Side]) -> float:
-    """The coarsest eps in which the backward computed a gradient, where passes differ; else 0.0.
+    """Return a gradient's coarsest eps in backward, if the numbers of passes differ; else 0.0.
 
-    sides: the table and the row of each run. 0.0 where both runs call backward equally often in the
-    step. A gradient that one run adds up of more passes went through the formats of the whole
-    backward. Low precision counts only in a run that trains in it.
+    0.0 where both runs call backward equally often in the step. A gradient that one run adds up of
+    more passes went through the formats of the whole backward. Low precision counts only in a run
+    that trains in it. sides: the table and the row of each run.
     """
     if not _is_added_up_otherwise(sides):
         return 0.0
@@ -36,7 +36,7 @@ def format_of_passes(sides: tuple[Side, Side]) -> float:
 
 
 def size_of_terms(sides: tuple[Side, Side]) -> float:
-    """The norm of the terms that the gradient of a bias sums, where passes differ; else 0.0.
+    """Return the norm of a bias's gradient's terms, if the numbers of passes differ; else 0.0.
 
     0.0 where both runs call backward equally often in the step, and where the terms are not known.
     The terms are the gradient of the result of the parameter's module, in a run that has one pass
@@ -62,7 +62,7 @@ def _backwards(table: Table, row: int) -> int:
 
 
 def _size_of_terms(side: Side) -> float:
-    """The norm of what one run's gradient sums, scaled as the gradient is; 0.0 if not known."""
+    """Return the norm of one run's gradient's terms, scaled as the gradient is; 0.0 if unknown."""
     table, row = side
     passes, norms = _passes(table, row), table.figures["l2"]
     if len(passes) != 1 or not norms[passes[0]]:

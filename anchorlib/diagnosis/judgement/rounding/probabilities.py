@@ -31,7 +31,7 @@ MOST_ELEMENTS = 1 << 22
 def of_probabilities(
     frontier: Frontier, row: int, ops: Sequence[str], ops_b: Sequence[str]
 ) -> float:
-    """How far, in eps, a loss may be off because one run computes it of probabilities; else 0.0.
+    """How far, in eps, a loss may be off because one run computes it from probabilities; else 0.0.
 
     ops, ops_b: A's and B's operations between the loss and its parents, of which those of one run
     must hold the loss of logits, and those of the other a sigmoid and the loss of probabilities.

@@ -74,7 +74,7 @@ class Resummations:
         """Return whether rounding explains a difference, by computing the record once more.
 
         The record's sum is computed in float64; where that is not possible, the norms of its
-        operands are used; None where neither is possible.
+        operands are used. None where neither is possible, and for a record that is no sum.
         eps: the eps of the precision in which the record was computed.
         """
         a = self._frontier.alignment.a
@@ -144,7 +144,7 @@ class Resummations:
         return bool(table.kept[row]) and int(table.figures["numel"][row]) <= MOST_ELEMENTS
 
     def _tasks(self, row: int, values: dict[int, Array]) -> Iterator[Task]:
-        """Yield every sum of some of the operands that has the record's shape."""
+        """Yield the products and sums of operands that have the record's shape."""
         shape, gradients = self._shape(row), self._gradients(values)
         if self._kind(row) == "value":
             biases = [value for value in values.values() if value.shape == shape[-1:]]
@@ -270,9 +270,10 @@ def _finding(truth: ReferenceSum, runs: tuple[Array, Array], eps: float) -> Resu
 def _half_known(
     gradient: tuple[int, ...], shape: tuple[int, ...], measure: Measure, eps: float
 ) -> Resummation | None:
-    """The finding for a weight's gradient of which one operand was not recorded.
+    """The finding for a weight's gradient of which one operand was not recorded; else None.
 
     The terms are not known, but their number is; they are assumed to cancel to some degree.
+    None where this does not explain the difference as rounding.
     """
     if not shape[0] or eps > 2.0**-23:
         return None

@@ -143,7 +143,8 @@ def severity(
 def _operations(frontier: Frontier, row: int) -> tuple[str, ...]:
     """The names of the operations of A between a row and its parents.
 
-    Of a module's call under `no_grad` they are those of a call with gradients, where A has one.
+    For a module's call under `no_grad`, the operations of a call with gradients are returned, where
+    A has one.
     """
     ops = frontier.ancestry(row).ops
     if not opaque(ops):
@@ -175,7 +176,11 @@ def _size_of_update(frontier: Frontier, row: int, norm: float) -> float:
 
 
 def _of_update(frontier: Frontier, row: int, scale: float, limit: float) -> float:
-    """The largest rounding of an update, in eps of `scale`; `limit` where its size is not known."""
+    """Return the largest rounding of an update in eps of `scale`, a norm; or `limit`, if smaller.
+
+    limit: by how many eps of the update its operations may round. It is returned, too, where the
+    size of the update is not known.
+    """
     changed = [update for update in _updates(frontier, row) if kind_of(frontier, update) == "delta"]
     if not changed or not scale:
         return limit
@@ -256,7 +261,7 @@ def _scale(frontier: Frontier, row: int, row_b: int, norm: float, eps: float) ->
 
 
 def _summed(table: Table, row: int) -> float:
-    """The norm of the terms of a record that the comparison summed from several, else 0.0."""
+    """The norm of the terms of a record that the comparison made by adding up several; else 0.0."""
     return 0.0 if table.summed is None else float(table.summed[row])
 
 
@@ -272,7 +277,7 @@ def _norm(table: Table, rows: Iterable[int]) -> float:
 
 
 def _growth(frontier: Frontier, row: int, ops: tuple[str, ...]) -> float:
-    """By how many times the tolerance of one operation grows for a row's operations; at least 1."""
+    """Return the factor by which a row's operations widen the tolerance of one; at least 1."""
     hidden = compiled(ops) or opaque(ops)
     count = max(len(ops), HIDDEN_OPERATIONS) if hidden else max(len(ops), 1)
     return math.sqrt(count) * math.sqrt(max(_terms(frontier, row) / LONG_SUM, 1.0))

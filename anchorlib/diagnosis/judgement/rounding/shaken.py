@@ -11,9 +11,9 @@ __all__ = ["steady_error"]
 def steady_error(frontier: Frontier, row: int, row_b: int) -> float:
     """The relative error of an updated parameter in the elements whose gradients agree.
 
-    row, row_b: the rows of the parameter after the step, in A's table and in B's. nan where its
-    gradient was not recorded, or values of it or of the gradient were not kept; see
-    `steady_elements_apart`.
+    nan where the parameter's gradient was not recorded, or values of the parameter or the gradient
+    were not kept; see `steady_elements_apart`.
+    row, row_b: the rows of the parameter after the step, in A's table and in B's.
     """
     a = frontier.alignment.a
     gradients = [

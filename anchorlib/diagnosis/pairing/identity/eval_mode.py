@@ -145,7 +145,7 @@ def _moved(
     trains: tuple[Array, Array],
     evals: tuple[Array, Array],
 ) -> list[Array]:
-    """Return masks of the rows of A, and of B, made in eval mode that the other made in training.
+    """Return masks of A's and B's rows made in eval mode that the other run made in training.
 
     Rows count only in steps in which their own run trains too.
     places: a number for each row, equal for rows that may be paired. trains, evals: boolean masks:
@@ -186,7 +186,9 @@ def _pass_of_training(table: Table, trains: Array, evals: Array) -> Array:
 
 
 def _trains(table: Table, in_training: Array) -> Array:
-    """Return a mask of the rows in training steps: steps with training values or other kinds.
+    """Return a mask of the rows in steps that train.
+
+    A step trains if it has a row in training, or a row of a kind other than `value`.
 
     in_training: a boolean mask of the rows whose phase is training.
     """

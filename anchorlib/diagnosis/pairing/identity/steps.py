@@ -36,9 +36,9 @@ def step_offset(a: Table, b: Table, to_b: Mapping[str, str], plain: Identities) 
 
     An offset gets one vote for each step of A at which a record has the bits of B's record so many
     steps later. Runs without common coordinates take the offset with most votes; 0 in a tie. Runs
-    with common coordinates keep 0 where most records at equal steps are equal, or where any record
-    is whose bits occur at one step alone. Otherwise an offset must have at least CLEAR votes, half
-    of the steps that it makes common, and twice the votes of any other offset.
+    with common coordinates keep 0 where most records at equal steps are equal, or where one of the
+    equal records has bits that occur at one step alone. Otherwise an offset must have at least
+    CLEAR votes, half of the steps that it makes common, and twice the votes of any other offset.
     """
     places_a, places_b = joined(plain.key_a, plain.key_b)
     common = len(places_a)

@@ -106,8 +106,8 @@ def _moves(alignment: Alignment, orders_of: Orders) -> dict[int, Move]:
 class _KnownOrders:
     """The order of each pass, as far as the records that were read so far show it.
 
-    A forward without gradients has no input of its own where the program calls parts of the model,
-    as one that makes a norm begin as the data have it. It may still read the batch of its step: so
+    A forward without gradients has no recorded input where the program calls parts of the model by
+    themselves, as to set up a norm from data. It may still read the batch of its step: so
     where the order of a pass is not known, the orders of the other passes of its step are tried.
     """
 
@@ -206,7 +206,7 @@ def _apart(left: Array, right: Array) -> float:
 
 
 def _moved(b: Table, moves: Mapping[int, Move]) -> Table:
-    """Return the table with these rows read in the new order, and with digests of that order.
+    """Return B's table with the rows in `moves` read in A's order, and with digests of that order.
 
     Figures stay as recorded: the order changes sums and norms by rounding alone.
     """

@@ -33,9 +33,9 @@ class RunNames(NamedTuple):
 def beginnings(a: RunNames, b: RunNames) -> Pairs:
     """Return pairs of unmatched names whose descriptions are unique in both runs; else by order.
 
-    A description holds a name's operations, kinds, shapes and neighbours. It reaches as far as any
-    pair is found: neighbours farther away are tried before nearer ones. Where no description is
-    unique, names are paired by the order of execution.
+    A description holds a name's operations, kinds, shapes and neighbours. Descriptions with farther
+    neighbours are tried first, then those with nearer neighbours only, until a pair is found. Where
+    no description is unique, names are paired by the order of execution.
     """
     if not a.free or not b.free:
         return []

@@ -16,7 +16,7 @@ Kinship = Literal["parent", "parameter", "child", "user"]
 
 
 class Neighbour(NamedTuple):
-    """A tensor next to a node of the graph: computed from it, or it is computed from the tensor.
+    """A tensor next to a node of the graph: one of the two is computed from the other.
 
     kinship: what the neighbour is to the node. A "child" is computed from the node; a "user" is
         computed from the node, which is one of its parameters.

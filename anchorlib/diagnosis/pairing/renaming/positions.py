@@ -65,7 +65,7 @@ def _same_tensors(naming: Naming, a: NameGraph, b: NameGraph) -> None:
 
 
 def _free(graph: NameGraph, taken: Mapping[str, str] | set[str]) -> dict[str, list[str]]:
-    """Return the second names (aliases) of tensors that are not in `taken`: first name -> these."""
+    """Return the second names (aliases) that are not in `taken`: first name -> second names."""
     second_names: dict[str, list[str]] = {}
     for name, whole in graph.again.items():
         if name not in taken:

@@ -68,7 +68,7 @@ class Spreading:
             self._propose(name_a, name_b)
 
     def take(self, name_a: str, name_b: str) -> None:
-        """Match two unmatched names, and give the votes of this match to their neighbours."""
+        """Match an unmatched name of A with one of B, and give this match's votes to neighbours."""
         self.naming.match(name_a, name_b, HOW)
         del self.free_a[name_a], self.free_b[name_b]
         self._propose(name_a, name_b)
@@ -183,9 +183,10 @@ class Spreading:
         return votes / (SAME * max(most, 1))
 
     def _first_of_ties(self) -> list[tuple[str, str]]:
-        """Return the first candidate whose names lead two tied groups of equal size.
+        """Return, in a list, the first candidate whose names are the first of two tied groups.
 
-        The order is that of execution. Empty where there are no such groups.
+        A tied group are the names that have most votes with one name, in the order of execution.
+        The two groups must be equally large. [] where there are none.
         """
         for name in sorted({pair[0] for pair in self.votes}, key=self.free_a.__getitem__):
             group_b = self._tied(name, 0)

@@ -33,7 +33,7 @@ class RowGroup(NamedTuple):
 
     partner: the other run's row of that record, -1 where it has none.
     rows: rows of the finer run's table.
-    combined: how rows become one record; "first" takes the first row for all.
+    combined: how rows become one record; with "first", only the first row is taken.
     axis: the axis along which parts are concatenated.
     gradient: whether the rows are gradients that carry the scale of their own part's loss.
     factor: the factor by which the sum or concatenation is multiplied.
@@ -66,8 +66,8 @@ class RowGroups:
     def split(self) -> bool:
         """Whether the groups show that the finer run splits the other's work.
 
-        They do where more groups have shapes that add up to the other run's than shapes that do
-        not.
+        They do where the shapes of more than half of the groups that were counted add up to the
+        other run's shapes.
         """
         return self.parts > self.others
 

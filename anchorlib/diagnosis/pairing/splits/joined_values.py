@@ -47,10 +47,11 @@ def intact(
 def joined(table: Table, group: RowGroup, layout: str = "block", held: Held = NOTHING) -> Array:
     """Return the raw storage of the record that a group's rows make up, as a flat array.
 
+    Floats are added in float64 and complex numbers in complex128, and rounded once to the record's
+    dtype. Integers are added in their own dtype; their sum times the factor is computed exactly,
+    and rounded to the nearest integer.
     layout: how a batch was dealt out, "block" or "strided".
-    held: the values of rows that were read already. Floats are added in float64 and complex numbers
-        in complex128, and rounded once to the record's dtype. Integers are added in their own
-        dtype; their sum times the factor is computed exactly, and rounded to the nearest integer.
+    held: the values of rows that were read already.
     Raises StoreError where a part cannot be read or does not have its digest.
     """
     name = table.dtypes[table.dtype[group.rows[0]]]
@@ -64,10 +65,10 @@ def joined(table: Table, group: RowGroup, layout: str = "block", held: Held = NO
 
 
 def together(table: Table, groups: Iterable[RowGroup]) -> Iterator[tuple[RowGroup, Held]]:
-    """Yield each group with the values of its rows, as far as they could be read many at once.
+    """Yield each group with a mapping of rows to values; it lacks rows that must be read alone.
 
-    Small records are read together. The groups come in the order of their tensors, not in the order
-    given.
+    Small records of several groups are read at once. The groups come in the order of their tensors,
+    not in the order given.
     """
     numel = table.figures["numel"]
     waiting: list[RowGroup] = []

@@ -79,7 +79,8 @@ def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
     """Return pairs of splits that bring two runs to common ranks and passes; [] for none.
 
     They are for runs of which each does part of its work in more parts than the other. The first
-    are to the largest numbers that divide those of both runs, then to a single rank or pass.
+    pairs keep as many ranks and passes as the greatest common divisors of both runs' numbers; later
+    ones keep a single rank, or a single pass.
     """
     passes = [_passes(table) for table in (a, b)]
     ranks = [sorted({tensor.rank for tensor in table.tensors}) for table in (a, b)]
@@ -113,8 +114,8 @@ def _brought(
 ) -> tuple[frozenset[str], int]:
     """Return the phases of one run whose passes are merged, and how many passes become one.
 
-    own, others: how many passes a step has in each phase, in this run and in the other. Phases in
-    which fewer passes would become one are left out.
+    Only the phases in which most passes would become one are returned.
+    own, others: how many passes a step has in each phase, in this run and in the other.
     shares: whether the greatest common divisor of both runs' passes is left, else a single pass.
     """
     times = {

@@ -34,11 +34,11 @@ def table_of(
 ) -> Table:
     """Read the records that the selectors name, of one rank or of all, into a table.
 
+    A run that is still written gives the records that were committed at the time of the call.
+    Values of traced operations are left out, unless a selector names nothing else: two runs may run
+    different operations, or one run alone may have kept values, and neither is a difference.
     chosen: the (name, kind) pairs themselves, instead of selectors.
-    standing: ranks that are not read, but get the rows of an equal rank -> that rank. A run that is
-        still written gives the records that were committed at the time of the call. Values of
-        traced operations are left out, unless a selector names nothing else: two runs may run other
-        operations, or one run alone may have kept them, and neither is a difference.
+    standing: ranks that are not read, but get the rows of an equal rank -> that rank.
     Raises UnknownTensorError for a selector that names nothing, OptionError for a rank that
     recorded nothing.
     """
