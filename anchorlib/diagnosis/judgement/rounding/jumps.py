@@ -85,6 +85,8 @@ def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump |
 def _is_handed_on(frontier: Frontier, row: int, errors: Mapping[int, float]) -> bool:
     """Whether a row's error is at most TIMES the error of a parent, so that no leap begins here.
 
+    An optimizer's state may hold squares: (1 + e)² is 1 off by e·(2 + e). That matters where a
+    gradient consists of rounding alone, as one that is zero by theory, and e is large.
     errors: row of A -> relative error of its pair.
     """
     a = frontier.alignment.a
@@ -96,7 +98,10 @@ def _is_handed_on(frontier: Frontier, row: int, errors: Mapping[int, float]) -> 
         for parent in frontier.parents(row, saved=True)
         if a.order[parent] < a.order[row] and not (gradient and _is_number(frontier, parent))
     ]
-    return errors[row] <= TIMES * max((errors.get(parent, 0.0) for parent in parents), default=0.0)
+    largest = max((errors.get(parent, 0.0) for parent in parents), default=0.0)
+    if a.tensors[a.tensor[row]].kind.startswith("opt."):
+        largest *= 2 + largest
+    return errors[row] <= TIMES * largest
 
 
 def _is_number(frontier: Frontier, row: int) -> bool:

@@ -16,7 +16,7 @@ from anchorlib.diagnosis.causes.frontier import frontier
 from anchorlib.diagnosis.causes.overflows import overflows
 from anchorlib.diagnosis.causes.skips import skips
 from anchorlib.diagnosis.investigation import compare_tables
-from anchorlib.diagnosis.judgement.rounding.jumps import LEAST, TIMES, Jump, jump
+from anchorlib.diagnosis.judgement.rounding.jumps import LEAST, TIMES, Jump, _is_handed_on, jump
 from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.diagnosis.pairing.join import align
 from anchorlib.diagnosis.sizes.measurement import measure
@@ -59,6 +59,30 @@ def test_a_leap_is_the_first_record_a_thousand_times_what_stands_before_it(error
             break
     found = leap(errors)
     assert (None if found is None else found.row) == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "gradient", "own", "handed_on"),
+    [
+        ("opt.exp_avg_sq", 1e7, 1e14, True),  # squares of a gradient that is zero by theory
+        ("opt.exp_avg_sq", 1e7, 1e19, False),
+        ("opt.exp_avg_sq", 1e-6, 1.0, False),  # other betas: a leap behind an equal gradient
+        ("updated", 1e7, 1e14, False),
+    ],
+)
+def test_squares_of_a_gradient_that_is_rounding_are_no_leap(kind, gradient, own, handed_on):
+    tables = [
+        table(
+            [
+                record("w", 0, ONES * factor, dtype="float64", order=order, kind=each)
+                for order, (each, factor) in enumerate((("grad", grad), (kind, state)))
+            ],
+            run=name,
+        )
+        for name, grad, state in (("a", 1.0, 1.0), ("b", 1 + gradient, 1 + own))
+    ]
+    alignment = align(*tables)
+    assert _is_handed_on(frontier(alignment), 1, {0: gradient, 1: own}) == handed_on
 
 
 def test_an_update_is_a_small_difference_of_large_numbers_and_no_leap():
