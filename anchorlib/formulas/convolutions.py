@@ -6,9 +6,10 @@
     gradient of the bias      the sum of the output's gradient over all places
 
 A place is a position in an image of the batch, a tap is a position in the kernel window. The order
-in which a library adds the terms depends on its blocks and on the machine. The orders of `products`
-are tried, over channels and taps (of a weight: over images and places) in either order, and with
-one of the two added up first; where none of them fits, the order of a run stays unknown.
+in which a library adds the terms depends on its blocks and on the machine. The orders of addition
+in `anchorlib.formulas.products` are tried. The terms run over channels and taps (for the gradient
+of the weight over images and places), with either as the outer loop, or with the sums over one of
+the two made first. If no order fits, the order of a run stays unknown.
 """
 
 from __future__ import annotations

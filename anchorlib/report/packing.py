@@ -45,9 +45,9 @@ class ArrayPacker:
         return {"$": [dtype, offset, flat.size]}
 
     def whole(self, values: Any) -> dict[str, list[Any]]:
-        """Append whole numbers from 0 on, in the narrowest dtype that holds them.
+        """Append an array of whole numbers from 0 on, in the narrowest dtype that holds them.
 
-        Return the reference of the array for the document.
+        Return what stands for the array in the document: `{"$": [dtype, offset, size]}`.
         """
         most = np.max(values, initial=0)
         fitting = (dtype for dtype in ("u1", "u2", "u4") if most <= np.iinfo(dtype).max)

@@ -49,7 +49,7 @@ LAYOUTS: Final = {"single": SINGLE, "double": DOUBLE}
 
 
 class _Room(threading.local):
-    """Memory of each thread, to which the scans of one bit layout add their counts and sums."""
+    """The counters and sums that the scans of one element type fill, separate for each thread."""
 
     def __init__(self, layout: BitLayout) -> None:
         self.counts = np.zeros((4, 2 * layout.fields), np.int64)

@@ -242,7 +242,10 @@ def _mask(mask: Any) -> str:
 
 
 def _once(tensor: Any) -> np.ndarray[Any, Any] | None:
-    """Return what `_elements` returns, with the equal elements of an expanded axis only once."""
+    """Return the elements of a small CPU tensor, each expanded axis (stride 0) cut to length 1.
+
+    None where `_elements` returns None.
+    """
     values = _elements(tensor)
     if values is None:
         return None

@@ -79,10 +79,11 @@ class Graft:
     def in_place(
         self, name: str, kind: str, at: At, x: torch.Tensor, scaling: ScaleAndFlags
     ) -> None:
-        """Overwrite `x` with the run's record of this name, kind and coordinates, if one fits.
+        """Overwrite `x` with the value that the other run recorded at these coordinates.
 
-        A record fits that has the shape, dtype and loss scale of `x`. What was not overwritten is
-        counted as skipped.
+        `x` is left as it is, and counted as skipped, where there is no such record, where the
+        record has another shape, dtype or loss scale, or where `x` has no memory of its own for
+        each element. Nothing is done or counted in steps that are not to be replaced.
         """
         theirs = self._theirs(name, kind, at, x, scaling)
         if theirs is None:

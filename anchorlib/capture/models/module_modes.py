@@ -22,7 +22,8 @@ _LAYERS = (
 class ModuleModes:
     """Finds batch norm, instance norm and dropout layers in eval mode while their model trains.
 
-    tell: called with a layer's header key, and the step in which it was first seen in eval mode.
+    tell: called once for each such layer, with the name of its entry in the rank's header and the
+        step in which it was first seen in eval mode.
     """
 
     def __init__(

@@ -24,11 +24,12 @@ def is_grafted(alignment: Alignment) -> bool:
 
 
 def carried(alignment: Alignment, status: Array) -> Array:
-    """Return the status of A's rows as later records received it.
+    """Return `status`, in which each row of A whose value B was handed counts as equal.
 
-    status: 0 equal, 1 differs, 2 without a partner, for each row. Where B was handed A's values, a
-        row that differs counts as equal, unless its tensor could not be handed over, as B's header
-        says. Where B was not handed A's values, `status` itself is returned.
+    A rerun under `anchorlib.graft` replaces its values by A's, so that later records do not inherit
+    the differences before them. Tensors that B's header names as not handed over keep their status.
+    For any other B `status` itself is returned.
+    status: for each row of A: 0 equal, 1 differs, 2 without a partner.
     """
     if not is_grafted(alignment):
         return status

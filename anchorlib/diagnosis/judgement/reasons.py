@@ -171,8 +171,9 @@ def _after_backward(frontier: Frontier, kind: str) -> str:
 
 
 def _stretch(segment: OriginSegment) -> list[str]:
-    """Return the clause that one of many operations is the cause; [] where there are few.
+    """Return a clause that says in which stretch of many operations the cause is; else [].
 
+    That is compiled code, or more than three operations that do not only move bits.
     segment: an origin with the operations between it and its recorded parents.
     """
     if compiled(segment.ops):

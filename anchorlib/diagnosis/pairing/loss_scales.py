@@ -63,10 +63,11 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 def with_loss_scale(alignment: Alignment) -> Alignment:
-    """Return the alignment in which B's gradients state the loss scale that B's program applied.
+    """Return the alignment with the loss scale that B's program applied by itself in B's `scale`.
 
-    The loss states it, too, where its value differs by the scale.
-    Returns the alignment itself where the first step that differs shows no such scale.
+    The scale is found from the gradients of the first step that differs. A loss that was recorded
+    after it had been multiplied gets the scale too. The alignment itself is returned where no scale
+    is found, and where records of either run carry one already.
     """
     a, b = alignment.a, alignment.b
     pairs = alignment.differing

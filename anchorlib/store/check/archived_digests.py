@@ -33,6 +33,7 @@ _ANEW = "archive the run again"
 def run_digest_faults(run: Location) -> Iterator[str]:
     """Check an archived run's digests and figures of steps; yield each fault as a sentence.
 
+    An index is the file of totals that archiving writes, for a run and for each rank in one part.
     Digests are hashes of the records of each range of steps, figures are counts, extremes and
     histograms of each step. Those of the run are compared with those in its ranks' indices; a rank
     in several parts has no index, so it is counted again from the rows of its parts. Yield nothing

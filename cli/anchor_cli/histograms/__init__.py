@@ -1,4 +1,7 @@
-"""The histograms of `anchor hist`: counted, or read from an index; drawn as text, PNG or HTML."""
+"""The histograms of `anchor hist`, counted from records or read from an archived run's index.
+
+They are drawn as text, PNG or HTML.
+"""
 
 from anchor_cli.histograms.answer import WRITERS, Answer
 from anchor_cli.histograms.indexed import answer_of_index

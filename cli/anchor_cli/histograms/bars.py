@@ -64,7 +64,7 @@ def drawn(
 
 
 def _axis(histogram: Log2Histogram) -> list[_Row]:
-    """Returns a row for each exponent, from the largest to the smallest.
+    """Returns a row for each exponent from the largest counted to the smallest; [] without any.
 
     Where there are more than 64 exponents, each row stands for the same number of them.
     """
