@@ -226,8 +226,8 @@ def _ratios_of_numbers(alignment: Alignment, here: Array, kind: str) -> Array:
         same = abs(known.setdefault((tensor.name, tensor.rank), ratio) / ratio - 1) <= LOW
         known[tensor.name, tensor.rank] = ratio if same else 1.0
     ratios = [known.get((tensor.name, tensor.rank), 1.0) for tensor in a.tensors] or [1.0]
-    found: Array = np.where(which, np.array(ratios)[a.tensor[rows]], 1.0)
-    return found
+    factors: Array = np.where(which, np.array(ratios)[a.tensor[rows]], 1.0)
+    return factors
 
 
 def _snapped(norm_a: float, norm_b: float) -> float | None:

@@ -47,7 +47,7 @@ def encoded_otherwise(first: FirstStep) -> set[str]:
     a, b = first.alignment.a, first.alignment.b
     renamed = {renaming.b: renaming.a for renaming in first.alignment.renamed}
     known = _buffers(a, {}) & _buffers(b, renamed)
-    found: set[str] = set()
+    names: set[str] = set()
     barred: set[str] = set()
     places = [
         place
@@ -59,11 +59,11 @@ def encoded_otherwise(first: FirstStep) -> set[str]:
     for place in places[:MOST]:
         row, row_b = int(first.rows[place]), int(first.alignment.b_row[first.measures.pair[place]])
         text = join(*a.tensors[a.tensor[row]][:2])
-        if text in found or text in barred:
+        if text in names or text in barred:
             continue
         constant = _stays(a, row) and _stays(b, row_b)
-        (found if constant and _differs_as_a_whole(a, b, row, row_b) else barred).add(text)
-    return found - barred
+        (names if constant and _differs_as_a_whole(a, b, row, row_b) else barred).add(text)
+    return names - barred
 
 
 def exchanged_inputs(first: FirstStep) -> set[str]:
@@ -80,7 +80,7 @@ def exchanged_inputs(first: FirstStep) -> set[str]:
         if kind == "value" and model:
             places = (a.attempt, a.phase, a.step, a.pass_index, a.call)
             groups[(model, rank, *(int(place[row]) for place in places))].append(at)
-    found: set[str] = set()
+    exchanged: set[str] = set()
     barred: set[str] = set()
     for group in groups.values():
         rows = first.rows[group]
@@ -91,8 +91,8 @@ def exchanged_inputs(first: FirstStep) -> set[str]:
         ]
         single = int(a.figures["numel"][rows].min()) < 2
         names = {join(*a.tensors[number][:2]) for number in a.tensor[rows].tolist()}
-        (found if bits[0] == bits[1] and not single else barred).update(names)
-    return found - barred
+        (exchanged if bits[0] == bits[1] and not single else barred).update(names)
+    return exchanged - barred
 
 
 def _model_of_input(name: str) -> str:

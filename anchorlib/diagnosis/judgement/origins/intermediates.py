@@ -44,7 +44,7 @@ def intermediates(first: FirstStep, limit: float) -> set[str]:
     followed = _followed(a) & {
         (name, rank) for name, rank in _followed(alignment.b, _names(alignment))
     }
-    found: set[str] = set()
+    names: set[str] = set()
     barred: set[str] = set()
     relative = measures["error_eps"] * measures["eps"]
     for place in first.here.tolist():
@@ -69,8 +69,8 @@ def intermediates(first: FirstStep, limit: float) -> set[str]:
                 or (is_output(tensor.name) and read.get(own, False))
             )
         )
-        (found if inside else barred).add(text)
-    return found - barred
+        (names if inside else barred).add(text)
+    return names - barred
 
 
 def is_output(name: str) -> bool:

@@ -54,15 +54,16 @@ def uses(statements: Collection[Edges], renamed: Mapping[str, str]) -> Uses:
 
     renamed: the run's names -> A's, where they differ.
     """
-    found: defaultdict[str, defaultdict[str, set[tuple[str, ...]]]]
-    found = defaultdict(lambda: defaultdict(set))
+    operations_of: defaultdict[str, defaultdict[str, set[tuple[str, ...]]]]
+    operations_of = defaultdict(lambda: defaultdict(set))
     for edges in statements:
         for parent in edges.parents:
             if parent.call is not None:
                 name = renamed.get(parent.name, parent.name)
-                found[name][renamed.get(edges.name, edges.name)].add(edges.ops)
+                operations_of[name][renamed.get(edges.name, edges.name)].add(edges.ops)
     return {
-        name: {made: frozenset(ops) for made, ops in own.items()} for name, own in found.items()
+        name: {made: frozenset(ops) for made, ops in own.items()}
+        for name, own in operations_of.items()
     }
 
 

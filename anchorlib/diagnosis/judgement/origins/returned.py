@@ -45,14 +45,14 @@ def read_by_losses(first: FirstStep) -> dict[tuple[str, int], bool]:
     a, b = first.alignment.a, first.alignment.b
     renamed = {renaming.b: renaming.a for renaming in first.alignment.renamed}
     moved = _with_gradients(first, 0, {}) & _with_gradients(first, 1, renamed)
-    found: dict[tuple[str, int], bool] = {}
+    read: dict[tuple[str, int], bool] = {}
     losses = _losses(first) & moved
     for rank in {rank for _, rank in losses}:
         mine, other = uses(a.edges.get(rank, ()), {}), uses(b.edges.get(rank, ()), renamed)
         names = {name for name, of in losses if of == rank}
         both = _leading_to(names, mine) & _leading_to(names, other)
-        found |= {(name, rank): mine[name] != other[name] for name in both if (name, rank) in moved}
-    return found
+        read |= {(name, rank): mine[name] != other[name] for name in both if (name, rank) in moved}
+    return read
 
 
 def evaluated_alike(first: FirstStep, rows: Array) -> Array:
@@ -140,10 +140,10 @@ def _leading_to(names: set[str], of_run: Uses) -> set[str]:
     for name, own in of_run.items():
         for made in own:
             makers.setdefault(made, set()).add(name)
-    found: set[str] = set()
+    leading: set[str] = set()
     waiting = list(names)
     while waiting:
-        before = makers.get(waiting.pop(), set()) - found
-        found |= before
+        before = makers.get(waiting.pop(), set()) - leading
+        leading |= before
         waiting += before
-    return found
+    return leading
