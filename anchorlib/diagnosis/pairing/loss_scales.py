@@ -40,26 +40,23 @@ from anchorlib import dtypes
 from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.splits import parameters_of
 from anchorlib.diagnosis.pairing.tables import Table
-from anchorlib.errors import StoreError
+from anchorlib.diagnosis.pairing.taken_gradients import (
+    EPS32,
+    FLOATS,
+    ROUNDINGS,
+    is_taken,
+    shows_no_hiding,
+    takes_the_same,
+)
 from anchorlib.scope import TRAIN
 
 __all__ = ["with_loss_scale"]
 
 Array = np.ndarray[Any, Any]
-EPS32 = 2.0**-23
-ROUNDINGS = 32.0
-"""By how many eps of float32 a norm may differ by several roundings in a row."""
 LOW = 2.0**-7
 """By how much a norm may differ, relatively, in a run that holds types coarser than float32."""
 LEAST = 0.1
 """By how much a scale is larger or smaller than 1 at least. Nobody scales a loss by less."""
-CLEARLY = 1e-3
-"""By which share the norm of another step must be larger: clipped norms differ by far less."""
-CLIPPING = 1e-6
-"""What `torch.nn.utils.clip_grad_norm_` adds to the norm by which it divides."""
-MOST_ELEMENTS = 1 << 20  # of gradients whose passes are added up
-MADE = ("updated", "delta")
-DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 def with_loss_scale(alignment: Alignment) -> Alignment:
@@ -77,7 +74,7 @@ def with_loss_scale(alignment: Alignment) -> Alignment:
     first = pairs[a.step[alignment.a_row[pairs]] == step]
     scaled = _is_scaled(a)
     factor = None if alignment.merged else _factor(alignment, first)
-    exact = scaled[alignment.a_row[first]].all() and _takes_the_same(alignment, int(step))
+    exact = scaled[alignment.a_row[first]].all() and takes_the_same(alignment, int(step))
     if factor is not None and exact and not _may_be_clipped(alignment, int(step)):
         scales = np.where(scaled[alignment.a_row], factor, 1.0)
     elif (rounded := _rounded_scales(alignment, first, scaled)) is not None:
@@ -127,7 +124,7 @@ def _rounded_scales(alignment: Alignment, pairs: Array, scaled: Array) -> Array 
     step = int(a.step[rows[pairs[0]]])
     here = a.step[rows] == step
     norm_a, norm_b = a.figures["l2"][rows], alignment.b.figures["l2"][alignment.b_row]
-    inside, read = here & scaled[rows], here & _is_taken(a)[rows]
+    inside, read = here & scaled[rows], here & is_taken(a)[rows]
     if not (inside.any() and read.any() and _are_near(alignment, norm_a[read], norm_b[read])):
         return None
     at = _first_or_largest(alignment, inside)
@@ -143,7 +140,7 @@ def _rounded_scales(alignment: Alignment, pairs: Array, scaled: Array) -> Array 
     then = (a.step[rows] == step + 1) & (a.figures["numel"][rows] > 1) & scaled[rows]
     then |= (a.step[rows] == step + 1) & ~scaled[rows] & (scales != 1)
     goes_on = np.abs(norm_b / scales - norm_a)[then] <= LEAST * norm_a[then].max(initial=0.0)
-    return scales if goes_on.all() and _is_seen(alignment, step) else None
+    return scales if goes_on.all() and shows_no_hiding(alignment, step) else None
 
 
 def _scales(alignment: Alignment, here: Array, scaled: Array, factor: float) -> Array:
@@ -177,15 +174,7 @@ def _may_be_clipped(alignment: Alignment, step: int) -> bool:
     a = alignment.a
     kinds = np.array([tensor.kind == "pass_grad" for tensor in a.tensors] or [False], bool)
     recorded = bool((kinds[a.tensor] & (a.step == step)).any())
-    return recorded and not _is_seen(alignment, step)
-
-
-def _is_seen(alignment: Alignment, step: int) -> bool:
-    """Whether the records of a step show that no clipping removed the factor from the gradients."""
-    sides = (alignment.a, step), (alignment.b, step + alignment.step_offset)
-    return _shows_clipping(alignment, step) or any(
-        takes(*side) for side in sides for takes in (_takes_as_made, _takes_less, _takes_a_share)
-    )
+    return recorded and not shows_no_hiding(alignment, step)
 
 
 def _first_or_largest(alignment: Alignment, inside: Array) -> int:
@@ -213,7 +202,7 @@ def _ratios_of_numbers(alignment: Alignment, here: Array, kind: str) -> Array:
     """
     a, rows = alignment.a, alignment.a_row
     train = np.array([phase == TRAIN for phase in a.phases] or [False], bool)[a.phase[rows]]
-    real = np.array([name in DTYPES for name in a.dtypes] or [False], bool)[a.dtype[rows]]
+    real = np.array([name in FLOATS for name in a.dtypes] or [False], bool)[a.dtype[rows]]
     which = train & real & (a.figures["numel"][rows] == 1)
     known: dict[tuple[str, int], float] = {}
     for pair in np.flatnonzero(which & here).tolist():
@@ -254,137 +243,3 @@ def _are_near(alignment: Alignment, norm_a: Array, norm_b: Array) -> bool:
     low = any((dtypes.dtype(name).eps or 0.0) > EPS32 for name in names)
     limit = (LOW if low else ROUNDINGS * EPS32) * float(norm_a.max())
     return bool((np.abs(norm_a - norm_b) <= limit).all())
-
-
-def _takes_as_made(table: Table, step: int) -> bool:
-    """Whether an optimizer takes gradients that are the sums of what backward made in a step.
-
-    True where that was seen of one parameter or more, and of all that were looked at. Clipping
-    multiplies the gradients of all parameters by one factor.
-    """
-    taken = np.flatnonzero(_is_taken(table) & (table.step == step))
-    seen = False
-    for row in taken[np.argsort(table.figures["numel"][taken], kind="stable")].tolist():
-        own = table.tensors[table.tensor[row]]
-        passes = [
-            number
-            for number, tensor in enumerate(table.tensors)
-            if (tensor.name, tensor.rank, tensor.kind) == (own.name, own.rank, "pass_grad")
-        ]
-        which = np.isin(table.tensor, passes) & (table.step == step)
-        rows = np.flatnonzero(which & (table.attempt == table.attempt[row]))
-        if not len(rows) or not table.figures["l2"][row]:
-            continue
-        if not _is_sum_of(table, row, rows):
-            return False
-        seen = True
-    return seen
-
-
-def _takes_less(table: Table, step: int) -> bool:
-    """Whether an optimizer takes gradients of a larger norm in another step than in this one.
-
-    Clipping leaves no norm above its limit, and the gradients that it cuts have that norm.
-    """
-    norms = _norms_of_steps(table, _is_taken(table))
-    if step not in norms:
-        return False
-    own, count = norms[step]
-    return any(norm > (1 + CLEARLY) * own and many == count for norm, many in norms.values())
-
-
-def _takes_a_share(table: Table, step: int) -> bool:
-    """Whether an optimizer takes the same share of what backward made in this and another step.
-
-    Clipping takes a smaller share of larger gradients, so that their norms have to differ. Steps
-    in which gradients of several passes are added up are left out.
-    """
-    kinds = np.array([tensor.kind == "pass_grad" for tensor in table.tensors] or [False], bool)
-    taken, made = (
-        _norms_of_steps(table, which) for which in (_is_taken(table), kinds[table.tensor])
-    )
-    shares = {
-        at: (norm / made[at][0], made[at][0])
-        for at, (norm, count) in taken.items()
-        if at in made and made[at][1] == count == taken[step][1] and made[at][0] > 0
-    }
-    if step not in shares:
-        return False
-    share, size = shares[step]
-    return any(
-        abs(other / share - 1) <= ROUNDINGS * EPS32 and abs(norm / size - 1) > CLEARLY
-        for other, norm in shares.values()
-    )
-
-
-def _shows_clipping(alignment: Alignment, step: int) -> bool:
-    """Whether clipping after a factor would show in the bits of the gradients that are taken.
-
-    torch adds CLIPPING to the norm by which it divides. If the norms are small, a factor changes
-    what is divided by, and so the bits. True if it would, and the optimizers take equal bits: then
-    clipping has hidden no factor.
-    """
-    step_b = step + alignment.step_offset
-    if not _takes_the_same(alignment, step):
-        return False
-    shifts = []
-    for table, at in ((alignment.a, step), (alignment.b, step_b)):
-        kinds = np.array([tensor.kind == "pass_grad" for tensor in table.tensors] or [False], bool)
-        norms = _norms_of_steps(table, kinds[table.tensor])
-        if at not in norms or norms[at][1] != _norms_of_steps(table, _is_taken(table))[at][1]:
-            return False
-        shifts.append(CLIPPING / norms[at][0] if norms[at][0] > 0 else math.nan)
-    return abs(shifts[0] - shifts[1]) >= 2 * EPS32
-
-
-def _norms_of_steps(table: Table, which: Array) -> dict[int, tuple[float, int]]:
-    """Return for each step the norm of all records that are marked in it, and their number.
-
-    which: for each row, whether it is marked. Steps whose norm is not finite are left out.
-    """
-    rows = np.flatnonzero(which)
-    squares = np.square(table.figures["l2"][rows])
-    steps, at, counts = np.unique(table.step[rows], return_inverse=True, return_counts=True)
-    norms = np.sqrt(np.bincount(at.reshape(-1), squares, len(steps)))
-    every = zip(steps.tolist(), norms.tolist(), counts.tolist(), strict=True)
-    return {step: (norm, count) for step, norm, count in every if math.isfinite(norm)}
-
-
-def _is_sum_of(table: Table, row: int, rows: Array) -> bool:
-    """Whether record `row` is the sum of the records `rows` but for rounding; False if unknown."""
-    if len(rows) == 1:
-        return bool((table.digest[rows[0]] == table.digest[row]).all())
-    every = [row, *rows.tolist()]
-    is_read = table.kept[every].all() and table.figures["numel"][row] <= MOST_ELEMENTS
-    if not is_read or any(table.dtypes[table.dtype[one]] not in DTYPES for one in every):
-        return False
-    try:
-        taken, *parts = (_values(table, one) for one in every)
-    except StoreError:
-        return False
-    if any(part.shape != taken.shape for part in parts):
-        return False
-    terms = float(sum(np.linalg.norm(part) for part in parts))
-    return bool(np.linalg.norm(taken - sum(parts)) <= ROUNDINGS * EPS32 * terms)
-
-
-def _values(table: Table, row: int) -> Array:
-    blocks = [np.reshape(block, -1) for block in table.read(row, 1 << 20)]
-    raw = np.concatenate(blocks) if blocks else np.empty(0, np.float32)
-    values: Array = dtypes.decode(raw, table.dtypes[table.dtype[row]]).astype(np.float64)
-    return values
-
-
-def _is_taken(table: Table) -> Array:
-    """For each row, whether it is a gradient that an optimizer takes."""
-    parameters = parameters_of(table)
-    takes = [tensor.kind == "grad" and tensor.name in parameters for tensor in table.tensors]
-    rows: Array = np.array(takes or [False], bool)[table.tensor]
-    return rows
-
-
-def _takes_the_same(alignment: Alignment, step: int) -> bool:
-    """Return whether the gradients that an optimizer reads in a step are recorded, and equal."""
-    rows = alignment.a_row
-    which = _is_taken(alignment.a)[rows] & (alignment.a.step[rows] == step)
-    return bool(which.any() and alignment.equal[which].all())

@@ -1,0 +1,244 @@
+"""Whether the gradients that optimizers take show that clipping has not hidden a factor.
+
+A loss scale that the program takes off again, and a factor that clipping to a norm hides, leave
+the same gradients but for rounding. These functions look for records that tell one from the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.pairing.alignment import Alignment
+from anchorlib.diagnosis.pairing.splits import parameters_of
+from anchorlib.diagnosis.pairing.tables import Table
+from anchorlib.errors import StoreError
+
+__all__ = ["EPS32", "FLOATS", "ROUNDINGS", "is_taken", "shows_no_hiding", "takes_the_same"]
+
+Array = np.ndarray[Any, Any]
+EPS32 = 2.0**-23
+ROUNDINGS = 32.0
+"""By how many eps of float32 a norm may differ by several roundings in a row."""
+CLEARLY = 1e-3
+"""By which share the norm of another step must be larger: clipped norms differ by far less."""
+CLIPPING = 1e-6
+"""What `torch.nn.utils.clip_grad_norm_` adds to the norm by which it divides."""
+MOST_ELEMENTS = 1 << 20  # of gradients whose values are read
+ENOUGH = 64
+"""From how many elements on it shows whether a tensor was multiplied once or more often."""
+TINY = 1e-30
+"""Smaller elements tell nothing about the number by which they were multiplied."""
+UNKNOWN, ONCE, OFTEN = 0, 1, 2
+FLOATS = ("float32", "float64", "bfloat16", "float16")
+
+
+def shows_no_hiding(alignment: Alignment, step: int) -> bool:
+    """Whether the records of a step show that no clipping removed the factor from the gradients."""
+    sides = (alignment.a, step), (alignment.b, step + alignment.step_offset)
+    if _shows_clipping(alignment, step):
+        return True
+    if any(takes(*side) for side in sides for takes in (_takes_as_made, _takes_less)):
+        return True
+    if any(_takes_a_share(*side) for side in sides):
+        return True
+    return sorted(_times_multiplied(*side) for side in sides) == [ONCE, OFTEN]
+
+
+def takes_the_same(alignment: Alignment, step: int) -> bool:
+    """Return whether the gradients that an optimizer reads in a step are recorded, and equal."""
+    rows = alignment.a_row
+    which = is_taken(alignment.a)[rows] & (alignment.a.step[rows] == step)
+    return bool(which.any() and alignment.equal[which].all())
+
+
+def is_taken(table: Table) -> Array:
+    """For each row, whether it is a gradient that an optimizer takes."""
+    parameters = parameters_of(table)
+    takes = [tensor.kind == "grad" and tensor.name in parameters for tensor in table.tensors]
+    rows: Array = np.array(takes or [False], bool)[table.tensor]
+    return rows
+
+
+def _takes_as_made(table: Table, step: int) -> bool:
+    """Whether an optimizer takes gradients that are the sums of what backward made in a step.
+
+    True where that was seen of one parameter or more, and of all that were looked at. Clipping
+    multiplies the gradients of all parameters by one factor.
+    """
+    seen = False
+    for row, rows in _taken_and_made(table, step):
+        if not _is_sum_of(table, row, rows):
+            return False
+        seen = True
+    return seen
+
+
+def _times_multiplied(table: Table, step: int) -> int:
+    """How often gradients were multiplied between backward and the optimizer: ONCE, OFTEN, UNKNOWN.
+
+    Clipping alone multiplies all elements of a gradient by one number, and rounds each product
+    once. Where a loss scale was taken off before, each element was rounded twice, so that no single
+    number leads from the gradients that backward made to those that the optimizer takes. The answer
+    is UNKNOWN where parameters disagree, and where no gradient of ENOUGH elements is stored.
+    """
+    answers = set()
+    for row, rows in _taken_and_made(table, step):
+        made = _read_floats(table, [row, *rows.tolist()])
+        if made is not None:
+            taken, *parts = made
+            answers.add(_is_multiple(taken, parts))
+    answers.discard(None)
+    if len(answers) != 1:
+        return UNKNOWN
+    return ONCE if answers == {True} else OFTEN
+
+
+def _is_multiple(taken: Array, parts: Sequence[Array]) -> bool | None:
+    """Whether one number, times the sum of `parts`, rounds to `taken` in all elements.
+
+    Each element bounds that number from below and above: what is taken lies within half a spacing
+    of float32 of the product. The parts are added up in float32, as backward does. None where fewer
+    than ENOUGH elements tell.
+    """
+    if any(part.shape != taken.shape for part in parts):
+        return None
+    added = np.zeros(taken.shape, np.float32)
+    for part in parts:
+        added += part.astype(np.float32)
+    made, size = added.astype(np.float64), np.abs(taken)
+    tells = (size > TINY) & (np.abs(made) > TINY)
+    if tells.sum() < ENOUGH:
+        return None
+    made, size, sign = np.abs(made[tells]), size[tells], np.sign(made[tells] * taken[tells])
+    half = np.spacing(size.astype(np.float32)).astype(np.float64) / 2
+    least, most = ((size - half) / made).max(), ((size + half) / made).min()
+    return bool((sign == sign[0]).all() and least <= most)
+
+
+def _takes_less(table: Table, step: int) -> bool:
+    """Whether an optimizer takes gradients of a larger norm in another step than in this one.
+
+    Clipping leaves no norm above its limit, and the gradients that it cuts have that norm.
+    """
+    norms = _norms_of_steps(table, is_taken(table))
+    if step not in norms:
+        return False
+    own, count = norms[step]
+    return any(norm > (1 + CLEARLY) * own and many == count for norm, many in norms.values())
+
+
+def _takes_a_share(table: Table, step: int) -> bool:
+    """Whether an optimizer takes the same share of what backward made in this and another step.
+
+    Clipping takes a smaller share of larger gradients, so that their norms have to differ. Steps
+    in which gradients of several passes are added up are left out.
+    """
+    kinds = np.array([tensor.kind == "pass_grad" for tensor in table.tensors] or [False], bool)
+    taken, made = (
+        _norms_of_steps(table, which) for which in (is_taken(table), kinds[table.tensor])
+    )
+    shares = {
+        at: (norm / made[at][0], made[at][0])
+        for at, (norm, count) in taken.items()
+        if at in made and made[at][1] == count == taken[step][1] and made[at][0] > 0
+    }
+    if step not in shares:
+        return False
+    share, size = shares[step]
+    return any(
+        abs(other / share - 1) <= ROUNDINGS * EPS32 and abs(norm / size - 1) > CLEARLY
+        for other, norm in shares.values()
+    )
+
+
+def _shows_clipping(alignment: Alignment, step: int) -> bool:
+    """Whether clipping after a factor would show in the bits of the gradients that are taken.
+
+    torch adds CLIPPING to the norm by which it divides. If the norms are small, a factor changes
+    what is divided by, and so the bits. True if it would, and the optimizers take equal bits: then
+    clipping has hidden no factor.
+    """
+    step_b = step + alignment.step_offset
+    if not takes_the_same(alignment, step):
+        return False
+    shifts = []
+    for table, at in ((alignment.a, step), (alignment.b, step_b)):
+        kinds = np.array([tensor.kind == "pass_grad" for tensor in table.tensors] or [False], bool)
+        norms = _norms_of_steps(table, kinds[table.tensor])
+        if at not in norms or norms[at][1] != _norms_of_steps(table, is_taken(table))[at][1]:
+            return False
+        shifts.append(CLIPPING / norms[at][0] if norms[at][0] > 0 else math.nan)
+    return abs(shifts[0] - shifts[1]) >= 2 * EPS32
+
+
+def _norms_of_steps(table: Table, which: Array) -> dict[int, tuple[float, int]]:
+    """Return for each step the norm of all records that are marked in it, and their number.
+
+    which: for each row, whether it is marked. Steps whose norm is not finite are left out.
+    """
+    rows = np.flatnonzero(which)
+    squares = np.square(table.figures["l2"][rows])
+    steps, at, counts = np.unique(table.step[rows], return_inverse=True, return_counts=True)
+    norms = np.sqrt(np.bincount(at.reshape(-1), squares, len(steps)))
+    every = zip(steps.tolist(), norms.tolist(), counts.tolist(), strict=True)
+    return {step: (norm, count) for step, norm, count in every if math.isfinite(norm)}
+
+
+def _taken_and_made(table: Table, step: int) -> Iterator[tuple[int, Array]]:
+    """For each gradient that an optimizer takes in a step, its row and those backward made it of.
+
+    Small gradients come first. Those that are zero, and those of which no pass was recorded, are
+    left out.
+    """
+    taken = np.flatnonzero(is_taken(table) & (table.step == step))
+    for row in taken[np.argsort(table.figures["numel"][taken], kind="stable")].tolist():
+        own = table.tensors[table.tensor[row]]
+        passes = [
+            number
+            for number, tensor in enumerate(table.tensors)
+            if (tensor.name, tensor.rank, tensor.kind) == (own.name, own.rank, "pass_grad")
+        ]
+        which = np.isin(table.tensor, passes) & (table.step == step)
+        rows = np.flatnonzero(which & (table.attempt == table.attempt[row]))
+        if len(rows) and table.figures["l2"][row]:
+            yield row, rows[np.argsort(table.order[rows], kind="stable")]
+
+
+def _is_sum_of(table: Table, row: int, rows: Array) -> bool:
+    """Whether record `row` is the sum of the records `rows` but for rounding; False if unknown."""
+    if len(rows) == 1:
+        return bool((table.digest[rows[0]] == table.digest[row]).all())
+    floats = _read_floats(table, [row, *rows.tolist()])
+    if floats is None:
+        return False
+    taken, *parts = floats
+    if any(part.shape != taken.shape for part in parts):
+        return False
+    terms = float(sum(np.linalg.norm(part) for part in parts))
+    return bool(np.linalg.norm(taken - sum(parts)) <= ROUNDINGS * EPS32 * terms)
+
+
+def _read_floats(table: Table, rows: Sequence[int]) -> list[Array] | None:
+    """The values of some records in float64; None where one is not stored, too large or no float.
+
+    rows: the rows of the records; the first one tells how large they are.
+    """
+    stored = table.kept[rows].all() and table.figures["numel"][rows[0]] <= MOST_ELEMENTS
+    if not stored or any(table.dtypes[table.dtype[row]] not in FLOATS for row in rows):
+        return None
+    try:
+        return [_values(table, row) for row in rows]
+    except StoreError:
+        return None
+
+
+def _values(table: Table, row: int) -> Array:
+    blocks = [np.reshape(block, -1) for block in table.read(row, 1 << 20)]
+    raw = np.concatenate(blocks) if blocks else np.empty(0, np.float32)
+    values: Array = dtypes.decode(raw, table.dtypes[table.dtype[row]]).astype(np.float64)
+    return values
