@@ -16,10 +16,10 @@ from anchorlib.diagnosis.judgement.changes import (
 )
 from anchorlib.diagnosis.judgement.origins import OriginSegment
 from anchorlib.diagnosis.pairing import compiled
-from anchorlib.diagnosis.sizes import Measure
+from anchorlib.diagnosis.sizes import Measure, unrounding
 from anchorlib.names import escape
 
-__all__ = ["reason", "unrounding"]
+__all__ = ["reason"]
 
 LARGE = 1000.0  # eps, which no operation of the first steps is likely to make
 STEPPING = re.compile(
@@ -29,27 +29,6 @@ STEPPING = re.compile(
     r"| (averages|sums) it over the ranks|leaves each rank its own"
 )
 """Finds clauses that say what an optimizer's step was given, or what else moved a parameter."""
-
-
-UNROUNDING = re.compile(
-    r"^(T|View|UnsafeView|ReshapeAlias|Reshape|Slice|Select|Cat|Stack|Transpose|Permute|Expand"
-    r"|Clone|Unsqueeze|Squeeze|Split\w*|UnsafeSplit|Narrow|Unbind|Alias|Detach|Relu|Neg|Abs"
-    r"|MaskedFill|Where|ConstantPadNd|Flip|Roll|Unfold|AsStrided|Index|IndexSelect|Gather"
-    r"|Contiguous|Flatten|MaxPool\w*|Diagonal|Repeat|Movedim|Swapdims)Backward\d*$"
-)
-
-
-def unrounding(ops: tuple[str, ...], *, gradient: bool, parents: int) -> bool:
-    """Return whether none of the operations `ops` that made a record can round; False without any.
-
-    gradient: whether the record is a gradient. parents: from how many records it was computed.
-    An operation that only moves bits in forward may add in backward: gradients that meet in one
-    tensor are added, and so are the gradients of an element that was read more than once.
-    """
-    if not ops or (gradient and parents != 1):
-        return False
-    adding = re.compile(r"^(Expand|Repeat|Unfold|AsStrided|Index\w*|Gather|MaxPool\w*)Backward")
-    return all(UNROUNDING.match(op) and not (gradient and adding.match(op)) for op in ops)
 
 
 def reason(

@@ -9,6 +9,7 @@ damage         values that do not have the digest that was recorded
 values         a record's values, read in pieces
 ulps, whereabouts             the largest difference in ulps; which indices differ
 precision, autocast           in which dtype values were rounded
+unrounding                    operations that do not round
 sums, convolutions, steady    how far rounding may move a sum, or a parameter's update
 """
 
@@ -28,6 +29,7 @@ from anchorlib.diagnosis.sizes.precision import observed_eps
 from anchorlib.diagnosis.sizes.steady import steady_elements_apart
 from anchorlib.diagnosis.sizes.sums import ReferenceSum, Task, plain_sums, products, shifted
 from anchorlib.diagnosis.sizes.ulps import max_ulp
+from anchorlib.diagnosis.sizes.unrounding import unrounding
 from anchorlib.diagnosis.sizes.whereabouts import EQUAL, NONFINITE, apart, read, where, whereabouts
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "read",
     "shifted",
     "steady_elements_apart",
+    "unrounding",
     "where",
     "whereabouts",
 ]

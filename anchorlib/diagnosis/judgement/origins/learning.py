@@ -8,7 +8,6 @@ since they were equal: under autocast a float32 gradient is made of bfloat16 pro
 
 from __future__ import annotations
 
-import math
 import re
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes import is_grafted
+from anchorlib.diagnosis.judgement.origins.cancelling import cancelling
 from anchorlib.diagnosis.judgement.origins.coarsest import coarsest_formats
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep, module_of
 from anchorlib.diagnosis.judgement.origins.numbers_read import sizes_of_readers
@@ -63,7 +63,7 @@ def same_learning(first: FirstStep, modules: set[str]) -> bool:
         return False
     eps = coarsest_formats(alignment, first.measures, here)[judged]
     error = _errors(first, here[judged])
-    own = a.figures["l2"][rows[judged]] * _cancelling(first, rows[judged])
+    own = a.figures["l2"][rows[judged]] * cancelling(first, rows[judged])
     own = np.maximum(own, sizes_of_readers(first, rows[judged]))
     limit = np.empty(len(error))
     matched = alignment.a_row[a.step[alignment.a_row] == first.steps[0]]
@@ -130,34 +130,6 @@ def moves_alike(first: FirstStep) -> bool:
     then = (a.step[first.rows] == first.steps[0] + 1) & moved[a.tensor[first.rows]]
     most = max(LIMIT * EPS32, float(updated.max(initial=0.0)))
     return bool((relative[then] <= most).all())
-
-
-def _cancelling(first: FirstStep, rows: Array) -> Array:
-    """For each row, by how much the terms that a gradient sums are larger than the sum; 1 or more.
-
-    The gradient of a bias is a sum over all other dimensions. A sum rounds as its terms do, however
-    much of them cancels, as before a batch norm. The sum of the sizes of n terms is √n times their
-    norm at most. The factor is 1 for rows that are not of a parameter with one dimension, and where
-    the terms are not known.
-    """
-    a = first.alignment.a
-    sizes = {
-        (tensor.name, tensor.rank, tensor.kind): a.figures["l2"][of_tensor].max()
-        * math.sqrt(1 if tensor.name in first.learnt else a.figures["numel"][of_tensor].max())
-        for number, of_tensor in first.rows_of[0].items()
-        if (tensor := a.tensors[number]).kind in ("grad", "pass_grad")
-    }
-    times = np.ones(len(rows))
-    for at, row in enumerate(rows.tolist()):
-        name, kind, _, rank = a.tensors[a.tensor[row]]
-        summed = kind in ("grad", "pass_grad") or kind.startswith("opt.")
-        if not summed or name not in first.learnt or len(a.shapes[a.shape[row]]) != 1:
-            continue
-        terms = sizes.get((name.rpartition(".")[0], rank, "grad"), 0.0)
-        total = sizes.get((name, rank, "pass_grad")) or sizes.get((name, rank, "grad"), 0.0)
-        if total:
-            times[at] = max(1.0, terms / total / math.sqrt(int(a.figures["numel"][row])))
-    return times
 
 
 def _limits_of_updates(
