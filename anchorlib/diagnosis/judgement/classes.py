@@ -59,14 +59,15 @@ BAD = ("not_rounding", "nonfinite")
 UNRELATED = 0.3
 """The cosine distance from which two tensors are not variants of one another."""
 
-EPS32 = 2.0**-23
-FAR = 1000 * EPS32
-"""The relative error in a later pass that no rounding of parameters between passes can make."""
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 """Buffers that batch norm writes and does not read while it trains."""
 
 NAMED = 3
 """How many tensors that began unequal are named."""
+
+EPS32 = 2.0**-23
+FAR = 1000 * EPS32
+"""The relative error in a later pass that no rounding of parameters between passes can make."""
 
 ENDED_BY, OPTIMIZERS = "steps.ended_by", ("optimizer", "optimizer2")
 
@@ -76,84 +77,153 @@ _UNSEEN = (
 )
 
 
-@dataclass(slots=True)
-class Classes:
-    """Finds the class of an origin, a row of A that differs although all its parents are equal.
+def recorded_before(frontier: Frontier, row: int, role: Role) -> bool:
+    """Return whether records of this role, such as inputs, come before a row in its pass."""
+    a, block = frontier.alignment.a, int(frontier.block_of[row])
+    rows = frontier.blocks.rows_of(block)
+    roles = frontier.layouts[int(frontier.blocks.layout[block])].role
+    before = (a.order[rows] < a.order[row]) & (a.pass_index[rows] == a.pass_index[row])
+    return bool((before & (roles == role)).any())
 
-    agreed: see `judge.Judge`.
+
+def seeds_differ(frontier: Frontier, row: int) -> bool:
+    """Return whether the two runs state different seeds for the rank of a row."""
+    alignment = frontier.alignment
+    rank = alignment.a.tensors[alignment.a.tensor[row]].rank
+    seeds = [
+        table.header.get(rank, {}).get("torch.initial_seed") for table in (alignment.a, alignment.b)
+    ]
+    return None not in seeds and seeds[0] != seeds[1]
+
+
+@dataclass(slots=True)
+class Outside:
+    """Finds rows whose difference came from outside the recording: data, parameters, buffers.
+
+    Such a row is "starts_unequal" where it was unequal from its first record on, and "window_start"
+    where the step before it was not recorded. Each method that returns a class returns None where
+    the program may have computed the row: then the size of its error decides.
     """
 
     frontier: Frontier
     measures: Measures
-    changes: Changes
-    noise: Envelope | None = None
-    agreed: int | None = None
-    skips: Skips = field(init=False)
-    overflows: Overflows = field(init=False)
     starts: StartingValues = field(init=False)
-    covering: Covering = field(init=False)
-    resummations: Resummations = field(init=False)
-    _parted_since: float = field(init=False)
-    _equal_learning: bool | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.skips = skips(self.frontier.alignment)
-        self.overflows = overflows(self.frontier.alignment, self.skips)
         self.starts = starting_values(self.frontier.alignment)
-        self.covering = Covering(self.frontier, self.measures, self.noise)
-        self.resummations = Resummations(self.frontier)
-        self._parted_since = parted_since(self.frontier)
 
-    def of(self, row: int) -> tuple[str, str]:
-        """Return the class of an origin, as "rounding", and the reason in words ("" if needless).
+    def given(self, row: int, pair: int, measure: Measure) -> tuple[str, str] | None:
+        """Return the class of a model's input, and why; None if its size decides.
 
-        row: the origin's row in A's table.
+        An input is data from outside, with two exceptions. Where the two inputs are variants of one
+        another and come after computed records of their pass, the program computed the input. And
+        where B is given a tensor for one argument that A is given for another, the code exchanged
+        the arguments.
         """
-        pair = self.pair(row)
-        return self._class(row, pair, self.measure(pair))
+        if other := self._given_elsewhere(row, pair):
+            return "not_rounding", f"B is given here what A is given as {other}"
+        related = measure.cosine_distance < UNRELATED
+        if related and recorded_before(self.frontier, row, Role.COMPUTED):
+            return None
+        return "starts_unequal", "the model was given something else"
 
-    def alone(self, row: int) -> str:
-        """Return a clause that says that GradScaler skipped the step in one run alone, or ""."""
-        run = self.skips.alone(row)
-        return f"; the scaler skipped the step in {run} only" if run else ""
+    def _given_elsewhere(self, row: int, pair: int) -> str:
+        """Return the name of another input of A's call that has the bits of B's; else ""."""
+        a, b = self.frontier.alignment.a, self.frontier.alignment.b
+        row_b = int(self.frontier.alignment.b_row[pair])
+        rows = self.frontier.blocks.rows_of(int(self.frontier.block_of[row]))
+        rows = rows[rows != row]
+        rows = rows[(a.pass_index[rows] == a.pass_index[row]) & (a.call[rows] == a.call[row])]
+        equal_rows = rows[(a.digest[rows] == b.digest[row_b]).all(axis=1)]
+        model = a.tensors[a.tensor[row]].name.partition(":")[0]
+        names = [a.tensors[number].name for number in a.tensor[equal_rows].tolist()]
+        others = [name for name in names if name.partition(":")[0] == model]
+        return escape(others[0]) if others and a.figures["numel"][row] > 1 else ""
 
-    def measure(self, pair: int) -> Measure:
-        """Return how far apart the two records of a pair are."""
-        return self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
+    def is_constant(self, row: int, pair: int) -> bool:
+        """Return whether a row is a buffer that code makes and never changes, with equal seeds."""
+        row_b = int(self.frontier.alignment.b_row[pair])
+        return not seeds_differ(self.frontier, row) and is_constant(
+            self.frontier, row, row_b, self._is_related
+        )
 
-    def pair(self, row: int) -> int:
-        """Return the index, in the alignment, of the pair that holds a row of A."""
-        return int(np.searchsorted(self.frontier.alignment.a_row, row))  # pairs are in A's order
+    def _is_related(self, row: int) -> bool:
+        """Whether a row and its partner are variants of one another, by their cosine distance."""
+        alignment = self.frontier.alignment
+        pair = int(np.searchsorted(alignment.a_row, row))
+        matched = alignment.a_row[pair : pair + 1].tolist() == [row]
+        if not matched:
+            return False
+        measure = self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
+        return measure.cosine_distance < UNRELATED
 
-    def _class(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        role = Role(int(self.frontier.role[row]))
-        if role in (Role.INPUT, Role.LOOSE, Role.BUFFER) and row not in self.frontier.copies:
-            return self._unmade(row, pair, measure)
-        if role == Role.PARAMETER and not self.frontier.alignment.a.pass_index[row]:
-            opened = self._opened(row)
-            if opened:
-                return opened
-        if self._unseen_window(row):
-            return "window_start", _UNSEEN[role == Role.OPTIMIZER]
-        if why := self._stepped_otherwise(row):
-            return "not_rounding", why
-        return self._from_outside(row, measure) or self._computed(row, pair, measure)
+    def loose(self, row: int, measure: Measure) -> tuple[str, str] | None:
+        """Return the class of a buffer, or of a value whose parents are not known, and why.
 
-    def _from_outside(self, row: int, measure: Measure) -> tuple[str, str] | None:
-        """Return the class of a row that missing records explain, and why; None if they do not.
-
-        Missing are its parents in B, gradients that changed parameters, or tensors that began
-        unequal.
+        None if its size decides.
         """
-        if self._lacks_gradients(row):
-            return "window_start", f"what it was made of is not in B: {self._orphans(row)}"
-        if self._unseen_gradients(row) and not self._stands_still(row, measure):
-            return "window_start", "the gradients that changed parameters were not recorded"
-        if began := self._began_unequal(row, measure):
-            return "starts_unequal", began
+        if self.frontier.opening[row]:
+            return "window_start", "the step before was not recorded"
+        if recorded_before(self.frontier, row, Role.COMPUTED):
+            return None
+        before = self._equal_before(row)
+        unrelated = not measure.cosine_distance < UNRELATED
+        if unrelated or not recorded_before(self.frontier, row, Role.INPUT):
+            if before is None:
+                return "starts_unequal", "nothing recorded came before it"
+            if unrelated:
+                return "starts_unequal", f"it is other data; at step {before} it was equal"
+            if not self._has_lineage(row):
+                return "starts_unequal", f"nothing says what made it; at step {before} it was equal"
         return None
 
-    def _began_unequal(self, row: int, measure: Measure) -> str:
+    def changed_since(self, row: int) -> str:
+        """Say that a buffer or a loose value was equal at an earlier step; "" where it was not.
+
+        "" also where computed records of its pass come before it: then it is judged as computed in
+        this pass, whatever it was at earlier steps.
+        """
+        if recorded_before(self.frontier, row, Role.COMPUTED):
+            return ""
+        before = self._equal_before(row)
+        return "" if before is None else f"it was equal at step {before} and has changed since"
+
+    def _has_lineage(self, row: int) -> bool:
+        """Return whether the row's rank has stored edges: what its tensors were computed from."""
+        a = self.frontier.alignment.a
+        return bool(a.edges.get(a.tensors[a.tensor[row]].rank))
+
+    def _equal_before(self, row: int) -> int | None:
+        """Return the last step with an earlier record of a row's tensor that is equal in both.
+
+        None where there is no such record.
+        """
+        a = self.frontier.alignment.a
+        earlier_rows = np.flatnonzero((a.tensor == a.tensor[row]) & (a.order < a.order[row]))
+        earlier_rows = earlier_rows[self.frontier.status[earlier_rows] == EQUAL]
+        return int(a.step[earlier_rows].max()) if len(earlier_rows) else None
+
+    def opened(self, row: int) -> tuple[str, str] | None:
+        """Return the class of a parameter that differs where recording begins, and why.
+
+        Recording may also begin anew where A was resumed. None where the step before was recorded
+        in the same session.
+        """
+        front = self.frontier
+        before, step = self._equal_before(row), int(front.alignment.a.step[row])
+        if before is not None and before >= step - 1 and front.opening[row]:
+            return None  # an evaluation, which has no step before it; the training recorded one
+        if front.opening[row]:
+            return "window_start", "the step before was not recorded"
+        if front.alignment.a.step[row] == 0:
+            return "starts_unequal", "parameters differ before the first step"
+        block = int(front.block_of[row])
+        before = front.blocks_before(np.array([block]))[0]
+        if front.blocks.attempt[before] != front.blocks.attempt[block]:
+            return "window_start", "the run was resumed here"
+        return None
+
+    def began_unequal(self, row: int, measure: Measure) -> str:
         """Say which unrecorded tensors that a row reads began with other values in B; else "".
 
         A value reads the parameters that its lineage names, and what its module holds itself, which
@@ -179,13 +249,46 @@ class Classes:
         shown = ", ".join(map(escape, names[:NAMED])) + ", …" * (len(names) > NAMED)
         return f"B began with other values of {shown}"
 
-    def _stepped_otherwise(self, row: int) -> str:
-        """Says which run's optimizer stepped once more, or left out a parameter; else ""."""
-        if run := stepped_again(self.frontier, row):
-            return f"{run}'s optimizer stepped again, without a backward pass in between"
-        if more := self.changes.stepped_more(row):
-            return more
-        return untrained_since(self.frontier, row)
+
+@dataclass(frozen=True, slots=True)
+class MissingRecords:
+    """Finds rows whose difference may have begun in records that are missing: "window_start".
+
+    Without those records nobody can say whether the row's own operation made the difference.
+    """
+
+    frontier: Frontier
+
+    def before(self, row: int) -> str:
+        """Say that records between a row and those that it depends on may be missing; else ""."""
+        role = Role(int(self.frontier.role[row]))
+        return _UNSEEN[role == Role.OPTIMIZER] if self._unseen_window(row) else ""
+
+    def gradients(self, row: int, measure: Measure) -> str:
+        """Say which gradients are missing that a row depends on; "" where none are.
+
+        They are an optimizer's parents without a partner in B, or gradients of either run that
+        changed parameters.
+        """
+        if self._lacks_gradients(row):
+            return f"what it was made of is not in B: {self._orphans(row)}"
+        if self._unseen_gradients(row) and not self._stands_still(row, measure):
+            return "the gradients that changed parameters were not recorded"
+        return ""
+
+    def _unseen_window(self, row: int) -> bool:
+        """Whether records may be missing between a row and the records that it depends on.
+
+        Records are missing where recording began late, or where the row's mode keeps only some
+        observations.
+        """
+        front = self.frontier
+        if front.lacking[row] and front.opening[row]:
+            return True
+        a = front.alignment.a
+        mode = a.tensors[a.tensor[row]].mode
+        folds = not plain(mode) and ("window" in mode or mode.startswith("every_n"))
+        return folds or (not plain(mode) and bool(a.pass_index[row] or a.count[row] > 1))
 
     def _lacks_gradients(self, row: int) -> bool:
         """Whether an optimizer's row has parents without a partner in B, for no known reason.
@@ -201,113 +304,6 @@ class Classes:
             return False
         return not passes_apart(front, row)
 
-    def _unmade(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """Return the class of a row without known parents, and why.
-
-        Such a row is an input, a buffer, or a loose value, whose parents autograd does not know.
-        """
-        role = self.frontier.role[row]
-        if role == Role.INPUT:
-            return self._given(row, pair, measure)
-        if role == Role.BUFFER and self._is_constant(row, pair):
-            return self._computed(row, pair, measure)
-        return self._loose(row, pair, measure)
-
-    def _opened(self, row: int) -> tuple[str, str] | None:
-        """Return the class of a parameter that differs where recording begins, and why.
-
-        Recording may also begin anew where A was resumed. None where the step before was recorded
-        in the same session.
-        """
-        front = self.frontier
-        before, step = self._equal_before(row), int(front.alignment.a.step[row])
-        if before is not None and before >= step - 1 and front.opening[row]:
-            return None  # an evaluation, which has no step before it; the training recorded one
-        if front.opening[row]:
-            return "window_start", "the step before was not recorded"
-        if front.alignment.a.step[row] == 0:
-            return "starts_unequal", "parameters differ before the first step"
-        block = int(front.block_of[row])
-        before = front.blocks_before(np.array([block]))[0]
-        if front.blocks.attempt[before] != front.blocks.attempt[block]:
-            return "window_start", "the run was resumed here"
-        return None
-
-    def _given(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """Return the class of a model's input, and the reason.
-
-        An input is data from outside, with two exceptions. Where the two inputs are variants of one
-        another and come after computed records of their pass, the program computed the input. And
-        where B is given a tensor for one argument that A is given for another, the code exchanged
-        the arguments.
-        """
-        if other := self._given_elsewhere(row, pair):
-            return "not_rounding", f"B is given here what A is given as {other}"
-        related = measure.cosine_distance < UNRELATED
-        if related and self._recorded_before(row, Role.COMPUTED):
-            return self._computed(row, pair, measure)
-        return "starts_unequal", "the model was given something else"
-
-    def _given_elsewhere(self, row: int, pair: int) -> str:
-        """Return the name of another input of A's call that has the bits of B's; else ""."""
-        a, b = self.frontier.alignment.a, self.frontier.alignment.b
-        row_b = int(self.frontier.alignment.b_row[pair])
-        rows = self.frontier.blocks.rows_of(int(self.frontier.block_of[row]))
-        rows = rows[rows != row]
-        rows = rows[(a.pass_index[rows] == a.pass_index[row]) & (a.call[rows] == a.call[row])]
-        equal_rows = rows[(a.digest[rows] == b.digest[row_b]).all(axis=1)]
-        model = a.tensors[a.tensor[row]].name.partition(":")[0]
-        names = [a.tensors[number].name for number in a.tensor[equal_rows].tolist()]
-        others = [name for name in names if name.partition(":")[0] == model]
-        return escape(others[0]) if others and a.figures["numel"][row] > 1 else ""
-
-    def _is_constant(self, row: int, pair: int) -> bool:
-        """Return whether a row is a buffer that code makes and never changes, with equal seeds."""
-        row_b = int(self.frontier.alignment.b_row[pair])
-        return not self._seeds_differ(row) and is_constant(
-            self.frontier, row, row_b, self._is_related
-        )
-
-    def _is_related(self, row: int) -> bool:
-        """Whether a row and its partner are variants of one another, by their cosine distance."""
-        pair = self.pair(row)
-        matched = self.frontier.alignment.a_row[pair : pair + 1].tolist() == [row]
-        return matched and self.measure(pair).cosine_distance < UNRELATED
-
-    def _loose(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """Return the class of a buffer, or of a value whose parents are not known, and why."""
-        if self.frontier.opening[row]:
-            return "window_start", "the step before was not recorded"
-        if self._recorded_before(row, Role.COMPUTED):
-            return self._computed(row, pair, measure)
-        before = self._equal_before(row)
-        unrelated = not measure.cosine_distance < UNRELATED
-        if unrelated or not self._recorded_before(row, Role.INPUT):
-            if before is None:
-                return "starts_unequal", "nothing recorded came before it"
-            if unrelated:
-                return "starts_unequal", f"it is other data; at step {before} it was equal"
-            if not self._has_lineage(row):
-                return "starts_unequal", f"nothing says what made it; at step {before} it was equal"
-        cls, note = self._computed(row, pair, measure)
-        since = "" if before is None else f"it was equal at step {before} and has changed since"
-        return cls, "; ".join(filter(None, (since, note)))
-
-    def _has_lineage(self, row: int) -> bool:
-        """Return whether the row's rank has stored edges: what its tensors were computed from."""
-        a = self.frontier.alignment.a
-        return bool(a.edges.get(a.tensors[a.tensor[row]].rank))
-
-    def _equal_before(self, row: int) -> int | None:
-        """Return the last step with an earlier record of a row's tensor that is equal in both.
-
-        None where there is no such record.
-        """
-        a = self.frontier.alignment.a
-        earlier_rows = np.flatnonzero((a.tensor == a.tensor[row]) & (a.order < a.order[row]))
-        earlier_rows = earlier_rows[self.frontier.status[earlier_rows] == EQUAL]
-        return int(a.step[earlier_rows].max()) if len(earlier_rows) else None
-
     def _orphans(self, row: int) -> str:
         """Return the names of the first few parents of a row that A alone recorded, as text."""
         a = self.frontier.alignment.a
@@ -318,29 +314,6 @@ class Classes:
         ]
         tensors = [a.tensors[a.tensor[one]] for one in rows]
         return ", ".join(escape(join(tensor.name, tensor.kind)) for tensor in tensors[:3])
-
-    def _recorded_before(self, row: int, role: Role) -> bool:
-        """Return whether records of this role, such as inputs, come before a row in its pass."""
-        front = self.frontier
-        a, block = front.alignment.a, int(front.block_of[row])
-        rows = front.blocks.rows_of(block)
-        roles = front.layouts[int(front.blocks.layout[block])].role
-        before = (a.order[rows] < a.order[row]) & (a.pass_index[rows] == a.pass_index[row])
-        return bool((before & (roles == role)).any())
-
-    def _unseen_window(self, row: int) -> bool:
-        """Whether records may be missing between a row and the records that it depends on.
-
-        Records are missing where recording began late, or where the row's mode keeps only some
-        observations.
-        """
-        front = self.frontier
-        if front.lacking[row] and front.opening[row]:
-            return True
-        a = front.alignment.a
-        mode = a.tensors[a.tensor[row]].mode
-        folds = not plain(mode) and ("window" in mode or mode.startswith("every_n"))
-        return folds or (not plain(mode) and bool(a.pass_index[row] or a.count[row] > 1))
 
     def _unseen_gradients(self, row: int) -> bool:
         """Whether a row depends on a parameter that unrecorded gradients may have changed."""
@@ -387,7 +360,39 @@ class Classes:
         )
         return alone and bool((front.status[earlier_passes] == EQUAL).all())
 
-    def _computed(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+
+@dataclass(slots=True)
+class ComputedRows:
+    """Finds the class of a computed row by the size of its error.
+
+    A computed row is one whose difference does not come from outside, nor from what is missing in
+    the records: the program made it, and its class says whether rounding explains how far apart A
+    and B are. "starts_unequal" remains possible where the row reads data, parameters or random
+    numbers that were not recorded.
+
+    agreed: see `judge.Judge`.
+    """
+
+    frontier: Frontier
+    measures: Measures
+    changes: Changes
+    noise: Envelope | None = None
+    agreed: int | None = None
+    skips: Skips = field(init=False)
+    overflows: Overflows = field(init=False)
+    covering: Covering = field(init=False)
+    resummations: Resummations = field(init=False)
+    _parted_since: float = field(init=False)
+    _equal_learning: bool | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.skips = skips(self.frontier.alignment)
+        self.overflows = overflows(self.frontier.alignment, self.skips)
+        self.covering = Covering(self.frontier, self.measures, self.noise)
+        self.resummations = Resummations(self.frontier)
+        self._parted_since = parted_since(self.frontier)
+
+    def of(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         """Return the class of a computed row, and why.
 
         It follows from NaN and infinity, from random operations, and from the size of the error.
@@ -404,7 +409,13 @@ class Classes:
             return "nondeterministic", "it differs between the noise runs too"
         return cls, note
 
+    def alone(self, row: int) -> str:
+        """Return a clause that says that GradScaler skipped the step in one run alone, or ""."""
+        run = self.skips.alone(row)
+        return f"; the scaler skipped the step in {run} only" if run else ""
+
     def _random(self, row: int) -> bool:
+        """Return whether a row differs between the noise runs, though its inputs are equal."""
         a = self.frontier.alignment.a
         tensor = a.tensors[a.tensor[row]]
         return self.noise is not None and (tensor.name, tensor.kind) in self.noise.random
@@ -484,7 +495,7 @@ class Classes:
         lacking = bool(self.frontier.parameter_lacking[row])
         if lacking and self.frontier.alignment.a.step[row] > self._parted_since:
             return True
-        return self.changes.other_factor(row) and not self._seeds_differ(row)
+        return self.changes.other_factor(row) and not seeds_differ(self.frontier, row)
 
     def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
         """Return the class of an error beyond the rounding of one operation, and why.
@@ -496,9 +507,9 @@ class Classes:
             return "rounding", "a few roundings in a row, as in all that is learned in the step"
         front = self.frontier
         unrelated = measure.cosine_distance >= UNRELATED
-        untracked, seeds = bool(front.ancestry(row).untracked), self._seeds_differ(row)
+        untracked, seeds = bool(front.ancestry(row).untracked), seeds_differ(self.frontier, row)
         parameters = bool(front.parameter_lacking[row])
-        data = (untracked or parameters) and not self._recorded_before(row, Role.INPUT)
+        data = (untracked or parameters) and not recorded_before(self.frontier, row, Role.INPUT)
         data = data and not self._made_of_equal_data(row)
         unknown = " and ".join(["parameters"] * parameters + ["data"] * data)
         foreign = unknown and (unrelated or (parameters and seeds))
@@ -540,17 +551,104 @@ class Classes:
         carried = any(
             link.kind == "value" and link.steps_back for link in front.ancestry(row).parents
         )
-        seen = any(self._recorded_before(row, one) for one in (Role.INPUT, Role.COMPUTED))
+        seen = any(recorded_before(self.frontier, row, one) for one in (Role.INPUT, Role.COMPUTED))
         value = a.tensors[a.tensor[row]].kind == "value"
         if value and samples and not (carried or seen):
             return "starts_unequal", "its data were not recorded, and their number may differ"
         return "not_rounding", "the shapes differ"
 
-    def _seeds_differ(self, row: int) -> bool:
-        alignment = self.frontier.alignment
-        rank = alignment.a.tensors[alignment.a.tensor[row]].rank
-        seeds = [
-            table.header.get(rank, {}).get("torch.initial_seed")
-            for table in (alignment.a, alignment.b)
-        ]
-        return None not in seeds and seeds[0] != seeds[1]
+
+@dataclass(slots=True)
+class Classes:
+    """Finds the class of an origin, a row of A that differs although all its parents are equal.
+
+    Questions are asked in a fixed order (`_class`), and the first that is answered decides: did the
+    difference come from outside (`outside`), are records missing that led to it
+    (`missing_records`), did an optimizer step otherwise? What none of them answers was computed,
+    and the size of its error decides (`computed_rows`).
+
+    agreed: see `judge.Judge`.
+    """
+
+    frontier: Frontier
+    measures: Measures
+    changes: Changes
+    noise: Envelope | None = None
+    agreed: int | None = None
+    outside: Outside = field(init=False)
+    missing: MissingRecords = field(init=False)
+    computed: ComputedRows = field(init=False)
+    skips: Skips = field(init=False)
+    overflows: Overflows = field(init=False)
+    covering: Covering = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.outside = Outside(self.frontier, self.measures)
+        self.missing = MissingRecords(self.frontier)
+        self.computed = ComputedRows(
+            self.frontier, self.measures, self.changes, self.noise, self.agreed
+        )
+        self.skips, self.overflows = self.computed.skips, self.computed.overflows
+        self.covering = self.computed.covering
+
+    def of(self, row: int) -> tuple[str, str]:
+        """Return the class of an origin, as "rounding", and the reason in words ("" if needless).
+
+        row: the origin's row in A's table.
+        """
+        pair = self.pair(row)
+        return self._class(row, pair, self.measure(pair))
+
+    def alone(self, row: int) -> str:
+        """Return a clause that says that GradScaler skipped the step in one run alone, or ""."""
+        return self.computed.alone(row)
+
+    def measure(self, pair: int) -> Measure:
+        """Return how far apart the two records of a pair are."""
+        return self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
+
+    def pair(self, row: int) -> int:
+        """Return the index, in the alignment, of the pair that holds a row of A."""
+        return int(np.searchsorted(self.frontier.alignment.a_row, row))  # pairs are in A's order
+
+    def _class(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        role = Role(int(self.frontier.role[row]))
+        if role in (Role.INPUT, Role.LOOSE, Role.BUFFER) and row not in self.frontier.copies:
+            return self._unmade(row, pair, measure)
+        if role == Role.PARAMETER and not self.frontier.alignment.a.pass_index[row]:
+            opened = self.outside.opened(row)
+            if opened:
+                return opened
+        if why := self.missing.before(row):
+            return "window_start", why
+        if why := self._stepped_otherwise(row):
+            return "not_rounding", why
+        if why := self.missing.gradients(row, measure):
+            return "window_start", why
+        if why := self.outside.began_unequal(row, measure):
+            return "starts_unequal", why
+        return self.computed.of(row, pair, measure)
+
+    def _unmade(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        """Return the class of a row without known parents, and why.
+
+        Such a row is an input, a buffer, or a loose value, whose parents autograd does not know.
+        """
+        role = self.frontier.role[row]
+        if role == Role.INPUT:
+            given = self.outside.given(row, pair, measure)
+            return given or self.computed.of(row, pair, measure)
+        if role == Role.BUFFER and self.outside.is_constant(row, pair):
+            return self.computed.of(row, pair, measure)
+        if loose := self.outside.loose(row, measure):
+            return loose
+        cls, note = self.computed.of(row, pair, measure)
+        return cls, "; ".join(filter(None, (self.outside.changed_since(row), note)))
+
+    def _stepped_otherwise(self, row: int) -> str:
+        """Say which run's optimizer stepped once more, or left out a parameter; else ""."""
+        if run := stepped_again(self.frontier, row):
+            return f"{run}'s optimizer stepped again, without a backward pass in between"
+        if more := self.changes.stepped_more(row):
+            return more
+        return untrained_since(self.frontier, row)
