@@ -6,6 +6,10 @@ nonfinite         NaN or infinity in one run alone
 nondeterministic  the noise runs differ there too, though their inputs are equal
 starts_unequal    it came from outside: data, parameters or seeds were unequal from the start
 window_start      what led to it was not recorded, as before the first recorded step
+
+This file holds the order of the questions by which a class is found. The answers are in `outside`
+(mostly starts_unequal), `missing_records` (window_start) and `computed_rows` (the other four, by
+the size of the error). What the classes of all origins say of the two runs is decided in `verdict`.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from anchorlib.diagnosis.sizes import Measure, Measures
 __all__ = ["BAD", "Classes"]
 
 BAD = ("not_rounding", "nonfinite")
+"""The classes that are faults."""
 
 
 @dataclass(slots=True)
@@ -81,6 +86,7 @@ class Classes:
         return int(np.searchsorted(self.frontier.alignment.a_row, row))  # pairs are in A's order
 
     def _class(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        """Return the class of a row, and why: the answer to the first question that has one."""
         role = Role(int(self.frontier.role[row]))
         if role in (Role.INPUT, Role.LOOSE, Role.BUFFER) and row not in self.frontier.copies:
             return self._unmade(row, pair, measure)

@@ -43,8 +43,8 @@ class MissingRecords:
     def gradients(self, row: int, measure: Measure) -> str:
         """Say which gradients are missing that a row depends on; "" where none are.
 
-        They are an optimizer's parents without a partner in B, or gradients of either run that
-        changed parameters.
+        They are what A's optimizer read and B has no record of, or gradients that changed
+        parameters and that were not recorded.
         """
         if self._lacks_gradients(row):
             return f"what it was made of is not in B: {self._orphans(row)}"

@@ -32,8 +32,9 @@ class Outside:
     """Finds rows whose difference came from outside the recording: data, parameters, buffers.
 
     Such a row is "starts_unequal" where it was unequal from its first record on, and "window_start"
-    where the step before it was not recorded. Each method that returns a class returns None where
-    the program may have computed the row: then the size of its error decides.
+    where the step before it was not recorded. A method that returns None says that the difference
+    need not come from outside: then the other questions of `Classes` decide, the size of the error
+    last.
     """
 
     frontier: Frontier

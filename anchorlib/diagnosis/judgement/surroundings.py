@@ -1,4 +1,8 @@
-"""What surrounds a record: which records came before it in its pass, and its rank's seeds."""
+"""What surrounds a record: which records came before it in its pass, and its rank's seeds.
+
+Both decide whether a difference may come from outside: `outside` asks for rows without known
+parents, `computed_rows` for rows that read something unrecorded.
+"""
 
 from __future__ import annotations
 
