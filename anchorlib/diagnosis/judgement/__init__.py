@@ -9,10 +9,16 @@ origins       differences that no recorded parent explains
 rounding      how large one operation's own error may be
 noise         how far apart runs are that should be equal
 changes       how B's computation of an origin differs from A's
-classes       the class of each origin: rounding, not_rounding, starts_unequal, …, and why
+classes       the class of each origin: rounding, not_rounding, starts_unequal, …, and why;
+              which questions are asked, in which order
+outside       the answer for what came from outside: data, parameters, buffers
+missing_records  the answer for what may have begun in records that are missing
+computed_rows the answer for all other records, by the size of the error
+surroundings  what came before a record in its pass, and whether the seeds differ
 reasons       what is said about an origin besides its class
 judge         calls all of these, and makes the list of origins
-verdict       from these classes to identical, expected, suspect, unexpected or incomparable
+verdict       from the classes and the noise runs to one word for the two runs: identical,
+              expected, suspect, unexpected or incomparable
 losses        from which step on the losses of the two runs differ
 clauses       clauses that name a change, and clauses that only describe values
 series        all records of one tensor in order, and the values of a record in float64

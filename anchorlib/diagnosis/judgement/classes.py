@@ -6,79 +6,40 @@ nonfinite         NaN or infinity in one run alone
 nondeterministic  the noise runs differ there too, though their inputs are equal
 starts_unequal    it came from outside: data, parameters or seeds were unequal from the start
 window_start      what led to it was not recorded, as before the first recorded step
+
+This file holds the order of the questions by which a class is found. The answers are in `outside`
+(mostly starts_unequal), `missing_records` (window_start) and `computed_rows` (the other four, by
+the size of the error). What the classes of all origins say of the two runs is decided in `verdict`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from anchorlib import dtypes
-from anchorlib.amounts import figure
-from anchorlib.diagnosis.causes import (
-    EQUAL,
-    UNMATCHED,
-    Frontier,
-    Overflows,
-    Role,
-    Skips,
-    StartingValues,
-    overflows,
-    plain,
-    skips,
-    starting_values,
-)
-from anchorlib.diagnosis.judgement.changes import (
-    Changes,
-    is_constant,
-    parted_since,
-    passes_apart,
-    stepped_again,
-    unreached,
-    untrained_since,
-)
+from anchorlib.diagnosis.causes import Frontier, Overflows, Role, Skips
+from anchorlib.diagnosis.judgement.changes import Changes, stepped_again, untrained_since
+from anchorlib.diagnosis.judgement.computed_rows import ComputedRows
+from anchorlib.diagnosis.judgement.missing_records import MissingRecords
 from anchorlib.diagnosis.judgement.noise import Covering, Envelope
-from anchorlib.diagnosis.judgement.origins import LIMIT, equal_learning
-from anchorlib.diagnosis.judgement.rounding import (
-    LEARNT,
-    Resummations,
-    Severity,
-    is_rest_of_terms,
-    severity,
-)
-from anchorlib.diagnosis.judgement.sparse_sums import INDICES
+from anchorlib.diagnosis.judgement.outside import Outside
 from anchorlib.diagnosis.sizes import Measure, Measures
-from anchorlib.names import escape, join
-from anchorlib.scope import TRAIN
 
 __all__ = ["BAD", "Classes"]
 
 BAD = ("not_rounding", "nonfinite")
-UNRELATED = 0.3
-"""The cosine distance from which two tensors are not variants of one another."""
-
-EPS32 = 2.0**-23
-FAR = 1000 * EPS32
-"""The relative error in a later pass that no rounding of parameters between passes can make."""
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-"""Buffers that batch norm writes and does not read while it trains."""
-
-NAMED = 3
-"""How many tensors that began unequal are named."""
-
-ENDED_BY, OPTIMIZERS = "steps.ended_by", ("optimizer", "optimizer2")
-
-_UNSEEN = (
-    "what led to it was not recorded",
-    "what the optimizer held before that step is not known of both (was its state restored?)",
-)
+"""The classes that are faults."""
 
 
 @dataclass(slots=True)
 class Classes:
     """Finds the class of an origin, a row of A that differs although all its parents are equal.
+
+    Questions are asked in a fixed order (`_class`), and the first that is answered decides: did the
+    difference come from outside (`outside`), are records missing that led to it
+    (`missing_records`), did an optimizer step otherwise? What none of them answers was computed,
+    and the size of its error decides (`computed_rows`).
 
     agreed: see `judge.Judge`.
     """
@@ -88,21 +49,21 @@ class Classes:
     changes: Changes
     noise: Envelope | None = None
     agreed: int | None = None
+    outside: Outside = field(init=False)
+    missing: MissingRecords = field(init=False)
+    computed: ComputedRows = field(init=False)
     skips: Skips = field(init=False)
     overflows: Overflows = field(init=False)
-    starts: StartingValues = field(init=False)
     covering: Covering = field(init=False)
-    resummations: Resummations = field(init=False)
-    _parted_since: float = field(init=False)
-    _equal_learning: bool | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.skips = skips(self.frontier.alignment)
-        self.overflows = overflows(self.frontier.alignment, self.skips)
-        self.starts = starting_values(self.frontier.alignment)
-        self.covering = Covering(self.frontier, self.measures, self.noise)
-        self.resummations = Resummations(self.frontier)
-        self._parted_since = parted_since(self.frontier)
+        self.outside = Outside(self.frontier, self.measures)
+        self.missing = MissingRecords(self.frontier)
+        self.computed = ComputedRows(
+            self.frontier, self.measures, self.changes, self.noise, self.agreed
+        )
+        self.skips, self.overflows = self.computed.skips, self.computed.overflows
+        self.covering = self.computed.covering
 
     def of(self, row: int) -> tuple[str, str]:
         """Return the class of an origin, as "rounding", and the reason in words ("" if needless).
@@ -114,8 +75,7 @@ class Classes:
 
     def alone(self, row: int) -> str:
         """Return a clause that says that GradScaler skipped the step in one run alone, or ""."""
-        run = self.skips.alone(row)
-        return f"; the scaler skipped the step in {run} only" if run else ""
+        return self.computed.alone(row)
 
     def measure(self, pair: int) -> Measure:
         """Return how far apart the two records of a pair are."""
@@ -126,80 +86,23 @@ class Classes:
         return int(np.searchsorted(self.frontier.alignment.a_row, row))  # pairs are in A's order
 
     def _class(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        """Return the class of a row, and why: the answer to the first question that has one."""
         role = Role(int(self.frontier.role[row]))
         if role in (Role.INPUT, Role.LOOSE, Role.BUFFER) and row not in self.frontier.copies:
             return self._unmade(row, pair, measure)
         if role == Role.PARAMETER and not self.frontier.alignment.a.pass_index[row]:
-            opened = self._opened(row)
+            opened = self.outside.opened(row)
             if opened:
                 return opened
-        if self._unseen_window(row):
-            return "window_start", _UNSEEN[role == Role.OPTIMIZER]
+        if why := self.missing.before(row):
+            return "window_start", why
         if why := self._stepped_otherwise(row):
             return "not_rounding", why
-        return self._from_outside(row, measure) or self._computed(row, pair, measure)
-
-    def _from_outside(self, row: int, measure: Measure) -> tuple[str, str] | None:
-        """Return the class of a row that missing records explain, and why; None if they do not.
-
-        Missing are its parents in B, gradients that changed parameters, or tensors that began
-        unequal.
-        """
-        if self._lacks_gradients(row):
-            return "window_start", f"what it was made of is not in B: {self._orphans(row)}"
-        if self._unseen_gradients(row) and not self._stands_still(row, measure):
-            return "window_start", "the gradients that changed parameters were not recorded"
-        if began := self._began_unequal(row, measure):
-            return "starts_unequal", began
-        return None
-
-    def _began_unequal(self, row: int, measure: Measure) -> str:
-        """Say which unrecorded tensors that a row reads began with other values in B; else "".
-
-        A value reads the parameters that its lineage names, and what its module holds itself, which
-        may be a buffer. Another shape of the value is due to code, not to what its tensors hold.
-        """
-        if not self.starts.unequal or measure.measured == "shape":
-            return ""
-        a = self.frontier.alignment.a
-        own = a.tensors[a.tensor[row]]
-        if own.kind != "value":
-            return ""
-        read = set(self.frontier.ancestry(row).unrecorded)
-        unread = STATISTICS if a.phases[a.phase[row]] == TRAIN else ()
-        names = [
-            name
-            for rank, name in self.starts.unequal
-            if rank == own.rank
-            and (name in read or name.rpartition(".")[0] == own.name)
-            and name.rpartition(".")[2] not in unread
-        ]
-        if not names:
-            return ""
-        shown = ", ".join(map(escape, names[:NAMED])) + ", …" * (len(names) > NAMED)
-        return f"B began with other values of {shown}"
-
-    def _stepped_otherwise(self, row: int) -> str:
-        """Says which run's optimizer stepped once more, or left out a parameter; else ""."""
-        if run := stepped_again(self.frontier, row):
-            return f"{run}'s optimizer stepped again, without a backward pass in between"
-        if more := self.changes.stepped_more(row):
-            return more
-        return untrained_since(self.frontier, row)
-
-    def _lacks_gradients(self, row: int) -> bool:
-        """Whether an optimizer's row has parents without a partner in B, for no known reason.
-
-        B may have computed such a parent, and only not recorded it. The reason is known where B's
-        backward did not reach a value, and where the runs have different passes in the step.
-        """
-        front = self.frontier
-        if front.role[row] != Role.OPTIMIZER or not front.orphaned[row]:
-            return False
-        kind = front.alignment.a.tensors[front.alignment.a.tensor[row]].kind
-        if kind in ("grad", "pass_grad") and unreached(front, row):
-            return False
-        return not passes_apart(front, row)
+        if why := self.missing.gradients(row, measure):
+            return "window_start", why
+        if why := self.outside.began_unequal(row, measure):
+            return "starts_unequal", why
+        return self.computed.of(row, pair, measure)
 
     def _unmade(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         """Return the class of a row without known parents, and why.
@@ -208,349 +111,19 @@ class Classes:
         """
         role = self.frontier.role[row]
         if role == Role.INPUT:
-            return self._given(row, pair, measure)
-        if role == Role.BUFFER and self._is_constant(row, pair):
-            return self._computed(row, pair, measure)
-        return self._loose(row, pair, measure)
+            given = self.outside.given(row, pair, measure)
+            return given or self.computed.of(row, pair, measure)
+        if role == Role.BUFFER and self.outside.is_constant(row, pair):
+            return self.computed.of(row, pair, measure)
+        if loose := self.outside.loose(row, measure):
+            return loose
+        cls, note = self.computed.of(row, pair, measure)
+        return cls, "; ".join(filter(None, (self.outside.changed_since(row), note)))
 
-    def _opened(self, row: int) -> tuple[str, str] | None:
-        """Return the class of a parameter that differs where recording begins, and why.
-
-        Recording may also begin anew where A was resumed. None where the step before was recorded
-        in the same session.
-        """
-        front = self.frontier
-        before, step = self._equal_before(row), int(front.alignment.a.step[row])
-        if before is not None and before >= step - 1 and front.opening[row]:
-            return None  # an evaluation, which has no step before it; the training recorded one
-        if front.opening[row]:
-            return "window_start", "the step before was not recorded"
-        if front.alignment.a.step[row] == 0:
-            return "starts_unequal", "parameters differ before the first step"
-        block = int(front.block_of[row])
-        before = front.blocks_before(np.array([block]))[0]
-        if front.blocks.attempt[before] != front.blocks.attempt[block]:
-            return "window_start", "the run was resumed here"
-        return None
-
-    def _given(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """Return the class of a model's input, and the reason.
-
-        An input is data from outside, with two exceptions. Where the two inputs are variants of one
-        another and come after computed records of their pass, the program computed the input. And
-        where B is given a tensor for one argument that A is given for another, the code exchanged
-        the arguments.
-        """
-        if other := self._given_elsewhere(row, pair):
-            return "not_rounding", f"B is given here what A is given as {other}"
-        related = measure.cosine_distance < UNRELATED
-        if related and self._recorded_before(row, Role.COMPUTED):
-            return self._computed(row, pair, measure)
-        return "starts_unequal", "the model was given something else"
-
-    def _given_elsewhere(self, row: int, pair: int) -> str:
-        """Return the name of another input of A's call that has the bits of B's; else ""."""
-        a, b = self.frontier.alignment.a, self.frontier.alignment.b
-        row_b = int(self.frontier.alignment.b_row[pair])
-        rows = self.frontier.blocks.rows_of(int(self.frontier.block_of[row]))
-        rows = rows[rows != row]
-        rows = rows[(a.pass_index[rows] == a.pass_index[row]) & (a.call[rows] == a.call[row])]
-        equal_rows = rows[(a.digest[rows] == b.digest[row_b]).all(axis=1)]
-        model = a.tensors[a.tensor[row]].name.partition(":")[0]
-        names = [a.tensors[number].name for number in a.tensor[equal_rows].tolist()]
-        others = [name for name in names if name.partition(":")[0] == model]
-        return escape(others[0]) if others and a.figures["numel"][row] > 1 else ""
-
-    def _is_constant(self, row: int, pair: int) -> bool:
-        """Return whether a row is a buffer that code makes and never changes, with equal seeds."""
-        row_b = int(self.frontier.alignment.b_row[pair])
-        return not self._seeds_differ(row) and is_constant(
-            self.frontier, row, row_b, self._is_related
-        )
-
-    def _is_related(self, row: int) -> bool:
-        """Whether a row and its partner are variants of one another, by their cosine distance."""
-        pair = self.pair(row)
-        matched = self.frontier.alignment.a_row[pair : pair + 1].tolist() == [row]
-        return matched and self.measure(pair).cosine_distance < UNRELATED
-
-    def _loose(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """Return the class of a buffer, or of a value whose parents are not known, and why."""
-        if self.frontier.opening[row]:
-            return "window_start", "the step before was not recorded"
-        if self._recorded_before(row, Role.COMPUTED):
-            return self._computed(row, pair, measure)
-        before = self._equal_before(row)
-        unrelated = not measure.cosine_distance < UNRELATED
-        if unrelated or not self._recorded_before(row, Role.INPUT):
-            if before is None:
-                return "starts_unequal", "nothing recorded came before it"
-            if unrelated:
-                return "starts_unequal", f"it is other data; at step {before} it was equal"
-            if not self._has_lineage(row):
-                return "starts_unequal", f"nothing says what made it; at step {before} it was equal"
-        cls, note = self._computed(row, pair, measure)
-        since = "" if before is None else f"it was equal at step {before} and has changed since"
-        return cls, "; ".join(filter(None, (since, note)))
-
-    def _has_lineage(self, row: int) -> bool:
-        """Return whether the row's rank has stored edges: what its tensors were computed from."""
-        a = self.frontier.alignment.a
-        return bool(a.edges.get(a.tensors[a.tensor[row]].rank))
-
-    def _equal_before(self, row: int) -> int | None:
-        """Return the last step with an earlier record of a row's tensor that is equal in both.
-
-        None where there is no such record.
-        """
-        a = self.frontier.alignment.a
-        earlier_rows = np.flatnonzero((a.tensor == a.tensor[row]) & (a.order < a.order[row]))
-        earlier_rows = earlier_rows[self.frontier.status[earlier_rows] == EQUAL]
-        return int(a.step[earlier_rows].max()) if len(earlier_rows) else None
-
-    def _orphans(self, row: int) -> str:
-        """Return the names of the first few parents of a row that A alone recorded, as text."""
-        a = self.frontier.alignment.a
-        rows = [
-            parent
-            for parent in self.frontier.parents(row)
-            if self.frontier.status[parent] == UNMATCHED
-        ]
-        tensors = [a.tensors[a.tensor[one]] for one in rows]
-        return ", ".join(escape(join(tensor.name, tensor.kind)) for tensor in tensors[:3])
-
-    def _recorded_before(self, row: int, role: Role) -> bool:
-        """Return whether records of this role, such as inputs, come before a row in its pass."""
-        front = self.frontier
-        a, block = front.alignment.a, int(front.block_of[row])
-        rows = front.blocks.rows_of(block)
-        roles = front.layouts[int(front.blocks.layout[block])].role
-        before = (a.order[rows] < a.order[row]) & (a.pass_index[rows] == a.pass_index[row])
-        return bool((before & (roles == role)).any())
-
-    def _unseen_window(self, row: int) -> bool:
-        """Whether records may be missing between a row and the records that it depends on.
-
-        Records are missing where recording began late, or where the row's mode keeps only some
-        observations.
-        """
-        front = self.frontier
-        if front.lacking[row] and front.opening[row]:
-            return True
-        a = front.alignment.a
-        mode = a.tensors[a.tensor[row]].mode
-        folds = not plain(mode) and ("window" in mode or mode.startswith("every_n"))
-        return folds or (not plain(mode) and bool(a.pass_index[row] or a.count[row] > 1))
-
-    def _unseen_gradients(self, row: int) -> bool:
-        """Whether a row depends on a parameter that unrecorded gradients may have changed."""
-        front = self.frontier
-        a = front.alignment.a
-        step, pass_index = int(a.step[row]), int(a.pass_index[row])
-        if not (step or pass_index):
-            return False
-        if front.role[row] == Role.PARAMETER:
-            names: Iterable[str] = [a.tensors[a.tensor[row]].name]
-        else:
-            names = front.ancestry(row).unrecorded
-        layout = front.layouts[int(front.blocks.layout[front.block_of[row]])]
-        kinds = ("pass_grad",) if pass_index else ("pass_grad", "grad", "updated")
-        with_gradients = {key[0].removesuffix(INDICES) for key in layout.keys if key[1] in kinds}
-        if front.role[row] == Role.PARAMETER:
-            rank = a.tensors[a.tensor[row]].rank
-            learnt = {
-                tensor.name for tensor in a.tensors if tensor.kind in LEARNT and tensor.rank == rank
-            }
-            if learnt and not learnt.intersection(names):
-                return False  # no optimizer holds this parameter: code moves it, as a model's copy
-        return any(name not in with_gradients for name in names)
-
-    def _stands_still(self, row: int, measure: Measure) -> bool:
-        """Return whether a parameter is far off in a later pass, though no optimizer stepped since.
-
-        It was equal in an earlier pass. Other code, as SAM, may also move parameters between
-        passes. But where everything that was recorded of the earlier passes is equal, such code
-        does not move them far apart.
-        """
-        front = self.frontier
-        a = front.alignment.a
-        far = measure.eps <= EPS32 and measure.error_eps * measure.eps > FAR
-        earlier_passes = (a.tensor == a.tensor[row]) & (a.step == a.step[row])
-        earlier_passes &= (a.pass_index < a.pass_index[row]) & (a.attempt == a.attempt[row])
-        if not (far and front.role[row] == Role.COMPUTED and earlier_passes.any()):
-            return False
-        rank = a.tensors[a.tensor[row]].rank
-        headers = [table.header.get(rank, {}) for table in (a, front.alignment.b)]
-        alone = all(
-            header.get(ENDED_BY) == header.get(OPTIMIZERS[0], "") and OPTIMIZERS[1] not in header
-            for header in headers
-        )
-        return alone and bool((front.status[earlier_passes] == EQUAL).all())
-
-    def _computed(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """Return the class of a computed row, and why.
-
-        It follows from NaN and infinity, from random operations, and from the size of the error.
-        """
-        if measure.nonfinite and self.overflows.of(np.array([row]))[0]:
-            times = figure(self.overflows.times(row))
-            return "rounding", f"a loss scale {times} times the other's overflows{self.alone(row)}"
-        if measure.nonfinite and not self.skips.in_both(np.array([row]))[0]:
-            return "nonfinite", "NaN or infinity in one run alone" + self.alone(row)
-        if measure.nonfinite and np.isnan(measure.error_eps):
-            return "rounding", "no element is finite in both, and both runs skipped the step"
-        cls, note = self._size(row, pair, measure)
-        if cls != "starts_unequal" and self._random(row):
-            return "nondeterministic", "it differs between the noise runs too"
-        return cls, note
-
-    def _random(self, row: int) -> bool:
-        a = self.frontier.alignment.a
-        tensor = a.tensors[a.tensor[row]]
-        return self.noise is not None and (tensor.name, tensor.kind) in self.noise.random
-
-    def _size(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """Return "rounding" or "not_rounding" by how large the difference is, and why."""
-        a = self.frontier.alignment.a
-        if measure.measured == "shape":
-            return self._reshaped(row, pair)
-        if dtypes.dtype(a.dtypes[a.dtype[row]]).family in ("int", "bool"):
-            share = (
-                f"{measure.share_differing:.2%} of its elements"
-                if (np.isfinite(measure.share_differing))
-                else "elements"
-            )
-            return "not_rounding", f"{share} differ, and integers do not round"
-        row_b = int(self.frontier.alignment.b_row[pair])
-        ops_b = tuple(op.name for op in self.changes.calls.operations(row, elsewhere=True)[1])
-        error = severity(self.frontier, row, row_b, measure, ops_b)
-        if np.isnan(error.error):
-            return "rounding", "no values were kept; its size is not known"
-        if self._is_told_otherwise(row):
-            return "not_rounding", error.note
-        if error.rounding:
-            return "rounding", error.note
-        if self.covering.excuses(row, pair, error):
-            return "rounding", "the noise runs differ as much"
-        return self._added_up_again(row, row_b, measure, error)
-
-    def _added_up_again(
-        self, row: int, row_b: int, measure: Measure, error: Severity
-    ) -> tuple[str, str]:
-        """Return the class of a row whose error exceeds one operation's rounding, and why.
-
-        It is "rounding" if the order or the cancelling of the terms of its sum explains the error.
-        """
-        resummed = self.resummations.of(row, row_b, measure, error.eps)
-        if resummed is not None and resummed.rounding:
-            return "rounding", resummed.note
-        if is_rest_of_terms(self.frontier, row, row_b):
-            return "rounding", "its bits show that its terms cancel; judged against them"
-        notes = (error.note, resummed.note if resummed else "")
-        return self._large(row, measure, "; ".join(filter(None, notes)))
-
-    def _agrees_with_all_learnt(self, row: int, measure: Measure) -> bool:
-        """Return whether a row is off by few roundings, and so is all else in its step.
-
-        The step is the first that differs; False for rows of later steps, and for kinds other than
-        values and gradients. Code that is written differently rounds several times where the other
-        run rounds once, as a probability that is computed from logarithms: each rounds by its own
-        size. Where the runs call modules differently for equal work, rows of the step `agreed` give
-        True: that step was found equal but for rounding before the records of these calls were left
-        out.
-        """
-        a = self.frontier.alignment.a
-        few = measure.eps <= EPS32 and measure.error_eps <= LIMIT
-        first = int(a.step[self.frontier.alignment.a_row[self.measures.pair]].min())
-        kind = a.tensors[a.tensor[row]].kind
-        if kind not in ("value", "grad", "pass_grad") or a.phases[a.phase[row]] != TRAIN:
-            return False
-        if a.step[row] == self.agreed:
-            return True
-        if not few or a.step[row] != first:
-            return False
-        if self._equal_learning is None:
-            self._equal_learning = equal_learning(self.frontier.alignment, self.measures, first)
-        return self._equal_learning
-
-    def _is_told_otherwise(self, row: int) -> bool:
-        """Return whether the runs state, in headers or edges, different formulas for a row.
-
-        Different factors in tensors count only where the seeds are equal. True also for a row that
-        lacks only a parameter's record, after an optimizer stepped with settings that differ.
-        """
-        if self.changes.other_settings(row) or self.changes.other_number(row):
-            return True
-        lacking = bool(self.frontier.parameter_lacking[row])
-        if lacking and self.frontier.alignment.a.step[row] > self._parted_since:
-            return True
-        return self.changes.other_factor(row) and not self._seeds_differ(row)
-
-    def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
-        """Return the class of an error beyond the rounding of one operation, and why.
-
-        It is a fault, unless the whole step is equal but for a few roundings, or unrecorded data
-        may explain the error.
-        """
-        if self._agrees_with_all_learnt(row, measure):
-            return "rounding", "a few roundings in a row, as in all that is learned in the step"
-        front = self.frontier
-        unrelated = measure.cosine_distance >= UNRELATED
-        untracked, seeds = bool(front.ancestry(row).untracked), self._seeds_differ(row)
-        parameters = bool(front.parameter_lacking[row])
-        data = (untracked or parameters) and not self._recorded_before(row, Role.INPUT)
-        data = data and not self._made_of_equal_data(row)
-        unknown = " and ".join(["parameters"] * parameters + ["data"] * data)
-        foreign = unknown and (unrelated or (parameters and seeds))
-        if foreign and not (unrelated and not seeds and self.changes.other_code(row)):
-            return "starts_unequal", f"its {unknown} were not recorded, and may differ"
-        if untracked and seeds:
-            return "starts_unequal", "it reads a mask or random numbers, and the seeds differ"
-        return "not_rounding", note
-
-    def _made_of_equal_data(self, row: int) -> bool:
-        """Return whether a parameter's gradient reads equal data, though no record holds them.
-
-        What its module made of these data has equal bits in both runs, in each pass of the step.
-        Of other data it would have made something else.
-        """
-        front = self.frontier
-        a = front.alignment.a
-        own = a.tensors[a.tensor[row]]
-        if own.kind not in ("grad", "pass_grad") or front.role[row] != Role.OPTIMIZER:
-            return False
-        module = (own.name.rpartition(".")[0], "value", own.rank)
-        made = [(one.name, one.kind, one.rank) == module for one in a.tensors]
-        same_place = (a.phase == a.phase[row]) & (a.attempt == a.attempt[row])
-        rows = np.flatnonzero(np.array(made, bool)[a.tensor] & same_place & (a.step == a.step[row]))
-        return bool(len(rows)) and bool((front.status[rows] == EQUAL).all())
-
-    def _reshaped(self, row: int, pair: int) -> tuple[str, str]:
-        """Return the class of a row whose shapes differ, and why.
-
-        It is a fault, unless unrecorded data may explain it. The first result of a pass has as many
-        samples as the data of the pass. All other axes are decided by the program, and so is a
-        number of samples that follows from a recorded tensor.
-        """
-        front = self.frontier
-        a, b = front.alignment.a, front.alignment.b
-        mine, other = a.shapes[a.shape[row]], b.shapes[b.shape[front.alignment.b_row[pair]]]
-        ops = [[one.name for one in side] for side in self.changes.calls.operations(row)]
-        samples = len(mine) == len(other) and mine[1:] == other[1:] and ops[0] == ops[1]
-        carried = any(
-            link.kind == "value" and link.steps_back for link in front.ancestry(row).parents
-        )
-        seen = any(self._recorded_before(row, one) for one in (Role.INPUT, Role.COMPUTED))
-        value = a.tensors[a.tensor[row]].kind == "value"
-        if value and samples and not (carried or seen):
-            return "starts_unequal", "its data were not recorded, and their number may differ"
-        return "not_rounding", "the shapes differ"
-
-    def _seeds_differ(self, row: int) -> bool:
-        alignment = self.frontier.alignment
-        rank = alignment.a.tensors[alignment.a.tensor[row]].rank
-        seeds = [
-            table.header.get(rank, {}).get("torch.initial_seed")
-            for table in (alignment.a, alignment.b)
-        ]
-        return None not in seeds and seeds[0] != seeds[1]
+    def _stepped_otherwise(self, row: int) -> str:
+        """Say which run's optimizer stepped once more, or left out a parameter; else ""."""
+        if run := stepped_again(self.frontier, row):
+            return f"{run}'s optimizer stepped again, without a backward pass in between"
+        if more := self.changes.stepped_more(row):
+            return more
+        return untrained_since(self.frontier, row)

@@ -1,0 +1,229 @@
+"""The class of a computed row, by the size of its error: whether rounding explains it.
+
+The size counts in roundings of one operation (`rounding`). An error beyond that is still no fault
+where the noise runs differ as much (`noise`), where the terms of a sum cancel or come in another
+order, or where all that is learned in the step agrees but for a few roundings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.amounts import figure
+from anchorlib.diagnosis.causes import EQUAL, Frontier, Overflows, Role, Skips, overflows, skips
+from anchorlib.diagnosis.judgement.changes import Changes, parted_since
+from anchorlib.diagnosis.judgement.noise import Covering, Envelope
+from anchorlib.diagnosis.judgement.origins import LIMIT, equal_learning
+from anchorlib.diagnosis.judgement.rounding import (
+    Resummations,
+    Severity,
+    is_rest_of_terms,
+    severity,
+)
+from anchorlib.diagnosis.judgement.surroundings import UNRELATED, recorded_before, seeds_differ
+from anchorlib.diagnosis.sizes import Measure, Measures
+from anchorlib.scope import TRAIN
+
+__all__ = ["ComputedRows"]
+
+EPS32 = 2.0**-23
+
+
+@dataclass(slots=True)
+class ComputedRows:
+    """Finds the class of a computed row by the size of its error.
+
+    A computed row is one whose difference does not come from outside, nor from what is missing in
+    the records: the program made it, and its class says whether rounding explains how far apart A
+    and B are. "starts_unequal" remains possible where the row reads data, parameters or random
+    numbers that were not recorded.
+
+    agreed: see `judge.Judge`.
+    """
+
+    frontier: Frontier
+    measures: Measures
+    changes: Changes
+    noise: Envelope | None = None
+    agreed: int | None = None
+    skips: Skips = field(init=False)
+    overflows: Overflows = field(init=False)
+    covering: Covering = field(init=False)
+    resummations: Resummations = field(init=False)
+    _parted_since: float = field(init=False)
+    _equal_learning: bool | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.skips = skips(self.frontier.alignment)
+        self.overflows = overflows(self.frontier.alignment, self.skips)
+        self.covering = Covering(self.frontier, self.measures, self.noise)
+        self.resummations = Resummations(self.frontier)
+        self._parted_since = parted_since(self.frontier)
+
+    def of(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        """Return the class of a computed row, and why.
+
+        It follows from NaN and infinity, from random operations, and from the size of the error.
+        """
+        if measure.nonfinite and self.overflows.of(np.array([row]))[0]:
+            times = figure(self.overflows.times(row))
+            return "rounding", f"a loss scale {times} times the other's overflows{self.alone(row)}"
+        if measure.nonfinite and not self.skips.in_both(np.array([row]))[0]:
+            return "nonfinite", "NaN or infinity in one run alone" + self.alone(row)
+        if measure.nonfinite and np.isnan(measure.error_eps):
+            return "rounding", "no element is finite in both, and both runs skipped the step"
+        cls, note = self._size(row, pair, measure)
+        if cls != "starts_unequal" and self._random(row):
+            return "nondeterministic", "it differs between the noise runs too"
+        return cls, note
+
+    def alone(self, row: int) -> str:
+        """Return a clause that says that GradScaler skipped the step in one run alone, or ""."""
+        run = self.skips.alone(row)
+        return f"; the scaler skipped the step in {run} only" if run else ""
+
+    def _random(self, row: int) -> bool:
+        """Return whether a row differs between the noise runs, though its inputs are equal."""
+        a = self.frontier.alignment.a
+        tensor = a.tensors[a.tensor[row]]
+        return self.noise is not None and (tensor.name, tensor.kind) in self.noise.random
+
+    def _size(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        """Return "rounding" or "not_rounding" by how large the difference is, and why."""
+        a = self.frontier.alignment.a
+        if measure.measured == "shape":
+            return self._reshaped(row, pair)
+        if dtypes.dtype(a.dtypes[a.dtype[row]]).family in ("int", "bool"):
+            share = (
+                f"{measure.share_differing:.2%} of its elements"
+                if (np.isfinite(measure.share_differing))
+                else "elements"
+            )
+            return "not_rounding", f"{share} differ, and integers do not round"
+        row_b = int(self.frontier.alignment.b_row[pair])
+        ops_b = tuple(op.name for op in self.changes.calls.operations(row, elsewhere=True)[1])
+        error = severity(self.frontier, row, row_b, measure, ops_b)
+        if np.isnan(error.error):
+            return "rounding", "no values were kept; its size is not known"
+        if self._is_told_otherwise(row):
+            return "not_rounding", error.note
+        if error.rounding:
+            return "rounding", error.note
+        if self.covering.excuses(row, pair, error):
+            return "rounding", "the noise runs differ as much"
+        return self._added_up_again(row, row_b, measure, error)
+
+    def _added_up_again(
+        self, row: int, row_b: int, measure: Measure, error: Severity
+    ) -> tuple[str, str]:
+        """Return the class of a row whose error exceeds one operation's rounding, and why.
+
+        It is "rounding" if the order or the cancelling of the terms of its sum explains the error.
+        """
+        resummed = self.resummations.of(row, row_b, measure, error.eps)
+        if resummed is not None and resummed.rounding:
+            return "rounding", resummed.note
+        if is_rest_of_terms(self.frontier, row, row_b):
+            return "rounding", "its bits show that its terms cancel; judged against them"
+        notes = (error.note, resummed.note if resummed else "")
+        return self._large(row, measure, "; ".join(filter(None, notes)))
+
+    def _agrees_with_all_learnt(self, row: int, measure: Measure) -> bool:
+        """Return whether a row is off by few roundings, and so is all else in its step.
+
+        The step is the first that differs; False for rows of later steps, and for kinds other than
+        values and gradients. Code that is written differently rounds several times where the other
+        run rounds once, as a probability that is computed from logarithms: each rounds by its own
+        size. Where the runs call modules differently for equal work, rows of the step `agreed` give
+        True: that step was found equal but for rounding before the records of these calls were left
+        out.
+        """
+        a = self.frontier.alignment.a
+        few = measure.eps <= EPS32 and measure.error_eps <= LIMIT
+        first = int(a.step[self.frontier.alignment.a_row[self.measures.pair]].min())
+        kind = a.tensors[a.tensor[row]].kind
+        if kind not in ("value", "grad", "pass_grad") or a.phases[a.phase[row]] != TRAIN:
+            return False
+        if a.step[row] == self.agreed:
+            return True
+        if not few or a.step[row] != first:
+            return False
+        if self._equal_learning is None:
+            self._equal_learning = equal_learning(self.frontier.alignment, self.measures, first)
+        return self._equal_learning
+
+    def _is_told_otherwise(self, row: int) -> bool:
+        """Return whether the runs state, in headers or edges, different formulas for a row.
+
+        Different factors in tensors count only where the seeds are equal. True also for a row that
+        lacks only a parameter's record, after an optimizer stepped with settings that differ.
+        """
+        if self.changes.other_settings(row) or self.changes.other_number(row):
+            return True
+        lacking = bool(self.frontier.parameter_lacking[row])
+        if lacking and self.frontier.alignment.a.step[row] > self._parted_since:
+            return True
+        return self.changes.other_factor(row) and not seeds_differ(self.frontier, row)
+
+    def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
+        """Return the class of an error beyond the rounding of one operation, and why.
+
+        It is a fault, unless the whole step is equal but for a few roundings, or unrecorded data
+        may explain the error.
+        """
+        if self._agrees_with_all_learnt(row, measure):
+            return "rounding", "a few roundings in a row, as in all that is learned in the step"
+        front = self.frontier
+        unrelated = measure.cosine_distance >= UNRELATED
+        untracked, seeds = bool(front.ancestry(row).untracked), seeds_differ(self.frontier, row)
+        parameters = bool(front.parameter_lacking[row])
+        data = (untracked or parameters) and not recorded_before(self.frontier, row, Role.INPUT)
+        data = data and not self._made_of_equal_data(row)
+        unknown = " and ".join(["parameters"] * parameters + ["data"] * data)
+        foreign = unknown and (unrelated or (parameters and seeds))
+        if foreign and not (unrelated and not seeds and self.changes.other_code(row)):
+            return "starts_unequal", f"its {unknown} were not recorded, and may differ"
+        if untracked and seeds:
+            return "starts_unequal", "it reads a mask or random numbers, and the seeds differ"
+        return "not_rounding", note
+
+    def _made_of_equal_data(self, row: int) -> bool:
+        """Return whether a parameter's gradient reads equal data, though no record holds them.
+
+        What its module made of these data has equal bits in both runs, in each pass of the step.
+        Of other data it would have made something else.
+        """
+        front = self.frontier
+        a = front.alignment.a
+        own = a.tensors[a.tensor[row]]
+        if own.kind not in ("grad", "pass_grad") or front.role[row] != Role.OPTIMIZER:
+            return False
+        module = (own.name.rpartition(".")[0], "value", own.rank)
+        made = [(one.name, one.kind, one.rank) == module for one in a.tensors]
+        same_place = (a.phase == a.phase[row]) & (a.attempt == a.attempt[row])
+        rows = np.flatnonzero(np.array(made, bool)[a.tensor] & same_place & (a.step == a.step[row]))
+        return bool(len(rows)) and bool((front.status[rows] == EQUAL).all())
+
+    def _reshaped(self, row: int, pair: int) -> tuple[str, str]:
+        """Return the class of a row whose shapes differ, and why.
+
+        It is a fault, unless unrecorded data may explain it. The first result of a pass has as many
+        samples as the data of the pass. All other axes are decided by the program, and so is a
+        number of samples that follows from a recorded tensor.
+        """
+        front = self.frontier
+        a, b = front.alignment.a, front.alignment.b
+        mine, other = a.shapes[a.shape[row]], b.shapes[b.shape[front.alignment.b_row[pair]]]
+        ops = [[one.name for one in side] for side in self.changes.calls.operations(row)]
+        samples = len(mine) == len(other) and mine[1:] == other[1:] and ops[0] == ops[1]
+        carried = any(
+            link.kind == "value" and link.steps_back for link in front.ancestry(row).parents
+        )
+        seen = any(recorded_before(self.frontier, row, one) for one in (Role.INPUT, Role.COMPUTED))
+        value = a.tensors[a.tensor[row]].kind == "value"
+        if value and samples and not (carried or seen):
+            return "starts_unequal", "its data were not recorded, and their number may differ"
+        return "not_rounding", "the shapes differ"

@@ -1,0 +1,182 @@
+"""What came from outside the recording: data, parameters and buffers that began unequal.
+
+Inputs, buffers and loose values have no recorded parents, and parameters none where recording
+begins. So their difference either came from outside, or the program computed them unseen. Their
+earlier records, and the records that come before them in their pass, tell which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import EQUAL, Frontier, Role, StartingValues, starting_values
+from anchorlib.diagnosis.judgement.changes import is_constant
+from anchorlib.diagnosis.judgement.surroundings import UNRELATED, recorded_before, seeds_differ
+from anchorlib.diagnosis.sizes import Measure, Measures
+from anchorlib.names import escape
+from anchorlib.scope import TRAIN
+
+__all__ = ["Outside"]
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+"""Buffers that batch norm writes and does not read while it trains."""
+
+NAMED = 3
+"""How many tensors that began unequal are named."""
+
+
+@dataclass(slots=True)
+class Outside:
+    """Finds rows whose difference came from outside the recording: data, parameters, buffers.
+
+    Such a row is "starts_unequal" where it was unequal from its first record on, and "window_start"
+    where the step before it was not recorded. A method that returns None says that the difference
+    need not come from outside: then the other questions of `Classes` decide, the size of the error
+    last.
+    """
+
+    frontier: Frontier
+    measures: Measures
+    starts: StartingValues = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.starts = starting_values(self.frontier.alignment)
+
+    def given(self, row: int, pair: int, measure: Measure) -> tuple[str, str] | None:
+        """Return the class of a model's input, and why; None if its size decides.
+
+        An input is data from outside, with two exceptions. Where the two inputs are variants of one
+        another and come after computed records of their pass, the program computed the input. And
+        where B is given a tensor for one argument that A is given for another, the code exchanged
+        the arguments.
+        """
+        if other := self._given_elsewhere(row, pair):
+            return "not_rounding", f"B is given here what A is given as {other}"
+        related = measure.cosine_distance < UNRELATED
+        if related and recorded_before(self.frontier, row, Role.COMPUTED):
+            return None
+        return "starts_unequal", "the model was given something else"
+
+    def _given_elsewhere(self, row: int, pair: int) -> str:
+        """Return the name of another input of A's call that has the bits of B's; else ""."""
+        a, b = self.frontier.alignment.a, self.frontier.alignment.b
+        row_b = int(self.frontier.alignment.b_row[pair])
+        rows = self.frontier.blocks.rows_of(int(self.frontier.block_of[row]))
+        rows = rows[rows != row]
+        rows = rows[(a.pass_index[rows] == a.pass_index[row]) & (a.call[rows] == a.call[row])]
+        equal_rows = rows[(a.digest[rows] == b.digest[row_b]).all(axis=1)]
+        model = a.tensors[a.tensor[row]].name.partition(":")[0]
+        names = [a.tensors[number].name for number in a.tensor[equal_rows].tolist()]
+        others = [name for name in names if name.partition(":")[0] == model]
+        return escape(others[0]) if others and a.figures["numel"][row] > 1 else ""
+
+    def is_constant(self, row: int, pair: int) -> bool:
+        """Return whether a row is a buffer that code makes and never changes, with equal seeds."""
+        row_b = int(self.frontier.alignment.b_row[pair])
+        return not seeds_differ(self.frontier, row) and is_constant(
+            self.frontier, row, row_b, self._is_related
+        )
+
+    def _is_related(self, row: int) -> bool:
+        """Whether a row and its partner are variants of one another, by their cosine distance."""
+        alignment = self.frontier.alignment
+        pair = int(np.searchsorted(alignment.a_row, row))
+        matched = alignment.a_row[pair : pair + 1].tolist() == [row]
+        if not matched:
+            return False
+        measure = self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
+        return measure.cosine_distance < UNRELATED
+
+    def loose(self, row: int, measure: Measure) -> tuple[str, str] | None:
+        """Return the class of a buffer, or of a value whose parents are not known, and why.
+
+        None if its size decides.
+        """
+        if self.frontier.opening[row]:
+            return "window_start", "the step before was not recorded"
+        if recorded_before(self.frontier, row, Role.COMPUTED):
+            return None
+        before = self._equal_before(row)
+        unrelated = not measure.cosine_distance < UNRELATED
+        if unrelated or not recorded_before(self.frontier, row, Role.INPUT):
+            if before is None:
+                return "starts_unequal", "nothing recorded came before it"
+            if unrelated:
+                return "starts_unequal", f"it is other data; at step {before} it was equal"
+            if not self._has_lineage(row):
+                return "starts_unequal", f"nothing says what made it; at step {before} it was equal"
+        return None
+
+    def changed_since(self, row: int) -> str:
+        """Say that a buffer or a loose value was equal at an earlier step; "" where it was not.
+
+        "" also where computed records of its pass come before it: then it is judged as computed in
+        this pass, whatever it was at earlier steps.
+        """
+        if recorded_before(self.frontier, row, Role.COMPUTED):
+            return ""
+        before = self._equal_before(row)
+        return "" if before is None else f"it was equal at step {before} and has changed since"
+
+    def _has_lineage(self, row: int) -> bool:
+        """Return whether the row's rank has stored edges: what its tensors were computed from."""
+        a = self.frontier.alignment.a
+        return bool(a.edges.get(a.tensors[a.tensor[row]].rank))
+
+    def _equal_before(self, row: int) -> int | None:
+        """Return the last step with an earlier record of a row's tensor that is equal in both.
+
+        None where there is no such record.
+        """
+        a = self.frontier.alignment.a
+        earlier_rows = np.flatnonzero((a.tensor == a.tensor[row]) & (a.order < a.order[row]))
+        earlier_rows = earlier_rows[self.frontier.status[earlier_rows] == EQUAL]
+        return int(a.step[earlier_rows].max()) if len(earlier_rows) else None
+
+    def opened(self, row: int) -> tuple[str, str] | None:
+        """Return the class of a parameter that differs where recording begins, and why.
+
+        Recording may also begin anew where A was resumed. None where the step before was recorded
+        in the same session.
+        """
+        front = self.frontier
+        before, step = self._equal_before(row), int(front.alignment.a.step[row])
+        if before is not None and before >= step - 1 and front.opening[row]:
+            return None  # an evaluation, which has no step before it; the training recorded one
+        if front.opening[row]:
+            return "window_start", "the step before was not recorded"
+        if front.alignment.a.step[row] == 0:
+            return "starts_unequal", "parameters differ before the first step"
+        block = int(front.block_of[row])
+        before = front.blocks_before(np.array([block]))[0]
+        if front.blocks.attempt[before] != front.blocks.attempt[block]:
+            return "window_start", "the run was resumed here"
+        return None
+
+    def began_unequal(self, row: int, measure: Measure) -> str:
+        """Say which unrecorded tensors that a row reads began with other values in B; else "".
+
+        A value reads the parameters that its lineage names, and what its module holds itself, which
+        may be a buffer. Another shape of the value is due to code, not to what its tensors hold.
+        """
+        if not self.starts.unequal or measure.measured == "shape":
+            return ""
+        a = self.frontier.alignment.a
+        own = a.tensors[a.tensor[row]]
+        if own.kind != "value":
+            return ""
+        read = set(self.frontier.ancestry(row).unrecorded)
+        unread = STATISTICS if a.phases[a.phase[row]] == TRAIN else ()
+        names = [
+            name
+            for rank, name in self.starts.unequal
+            if rank == own.rank
+            and (name in read or name.rpartition(".")[0] == own.name)
+            and name.rpartition(".")[2] not in unread
+        ]
+        if not names:
+            return ""
+        shown = ", ".join(map(escape, names[:NAMED])) + ", …" * (len(names) > NAMED)
+        return f"B began with other values of {shown}"

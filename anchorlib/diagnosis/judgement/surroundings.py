@@ -1,0 +1,33 @@
+"""What surrounds a record: which records came before it in its pass, and its rank's seeds.
+
+Both decide whether a difference may come from outside: `outside` asks for rows without known
+parents, `computed_rows` for rows that read something unrecorded.
+"""
+
+from __future__ import annotations
+
+from anchorlib.diagnosis.causes import Frontier, Role
+
+__all__ = ["UNRELATED", "recorded_before", "seeds_differ"]
+
+UNRELATED = 0.3
+"""The cosine distance from which two tensors are not variants of one another."""
+
+
+def recorded_before(frontier: Frontier, row: int, role: Role) -> bool:
+    """Return whether records of this role, such as inputs, come before a row in its pass."""
+    a, block = frontier.alignment.a, int(frontier.block_of[row])
+    rows = frontier.blocks.rows_of(block)
+    roles = frontier.layouts[int(frontier.blocks.layout[block])].role
+    before = (a.order[rows] < a.order[row]) & (a.pass_index[rows] == a.pass_index[row])
+    return bool((before & (roles == role)).any())
+
+
+def seeds_differ(frontier: Frontier, row: int) -> bool:
+    """Return whether the two runs state different seeds for the rank of a row."""
+    alignment = frontier.alignment
+    rank = alignment.a.tensors[alignment.a.tensor[row]].rank
+    seeds = [
+        table.header.get(rank, {}).get("torch.initial_seed") for table in (alignment.a, alignment.b)
+    ]
+    return None not in seeds and seeds[0] != seeds[1]
