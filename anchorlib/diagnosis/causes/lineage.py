@@ -208,10 +208,34 @@ class StepLineage:
         elif kind == "value":
             self._above(site, (), search)
         elif kind == "grad":
-            self._below(site, (), search)
+            return self._of_gradient(site)
         else:
             search.lack(f"no anchored tensor is known that was made of {name}")
         return search.answer()
+
+    def _of_gradient(self, site: Site) -> RecordAncestry:
+        """Return what the gradient of a forward call's result was computed from.
+
+        A model that returns an inner result records one tensor under two names. Its gradient is the
+        sum over all that was computed from the tensor, by whichever name that is known.
+        """
+        search = Search()
+        self._below(site, (), search)
+        above = site
+        while (edges := self._edges.get(above)) is not None and not (edges.ops or edges.missing):
+            parent = edges.parents[0] if len(edges.parents) == 1 else None
+            if parent is None or parent.call is None or parent.pass_index is not None:
+                break
+            above = (parent.name, site[1], parent.call)
+            self._below(above, (), search)
+        answer = search.answer()
+        own = (site[0], "grad", site[1], site[2])
+        others = (
+            link
+            for link in answer.parents
+            if (link.name, link.kind, link.pass_index, link.call) != own
+        )
+        return replace(answer, parents=tuple(others))
 
     def _parameter(self, name: str, kind: str, pass_index: int, call: int, search: Search) -> None:
         """Note in `search` the parents of a parameter's record of this kind, pass and call."""

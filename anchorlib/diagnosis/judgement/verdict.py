@@ -33,6 +33,12 @@ COVERED_LOW = 8.0
 that differ: there, perturbed parameters make less noise."""
 FIRST_STEPS = 2
 EPS32 = 2.0**-23
+FEW = 32.0
+"""Up to this median error, in eps of float32, records differ by several roundings in a row."""
+COVERED_FEW = 16.0
+"""The least limit in place of COVERED where the median error is FEW eps at most. Noise runs are
+perturbed in their parameters alone, whereas a kernel that adds up in another order, as that of a
+batch norm in channels-last layout, rounds in every layer of the first step."""
 ENOUGH = 3
 """Tensors that a median needs; neighbouring steps are taken together until there are as many."""
 MANY = 16
@@ -77,8 +83,9 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
     if not large.any():
         return _pooled(measures, scores, noise)
     low = (measures["eps"] > EPS32) & (step < step.min() + FIRST_STEPS)
+    error = measures["error_eps"] * measures["eps"]
     drifts = [
-        _of_kind(name, scores[at], step[at], low[at], int(step.min()))
+        _of_kind(name, scores[at], error[at], step[at], low[at], int(step.min()))
         for code, name in enumerate(kinds)
         if len(at := np.flatnonzero(large & (kind == code)))
     ]
@@ -88,11 +95,11 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
     return worst._replace(covered=covered)
 
 
-def _of_kind(kind: str, scores: Array, step: Array, low: Array, first: int) -> Drift:
+def _of_kind(kind: str, scores: Array, error: Array, step: Array, low: Array, first: int) -> Drift:
     """Return the drift of one kind: its median score, where that exceeds its limit most.
 
-    Medians are taken over neighbouring steps. scores, step, low: an entry for each pair of the
-    kind; low: whether COVERED_LOW is its limit.
+    Medians are taken over neighbouring steps. scores, error, step, low: an entry for each pair of
+    the kind. error: its relative error. low: whether COVERED_LOW is its limit.
     first: the first step in which the runs differ.
     """
     groups = _groups(step)
@@ -100,6 +107,8 @@ def _of_kind(kind: str, scores: Array, step: Array, low: Array, first: int) -> D
     since = np.full(len(middles), np.inf)
     np.minimum.at(since, groups, step - first)
     limit = COVERED * np.sqrt(1 + since)
+    few = medians(groups, error, len(middles)) <= FEW * EPS32
+    limit[few] = np.maximum(limit[few], COVERED_FEW)
     limit[np.unique(groups[low])] = COVERED_LOW
     at = int(np.argmax(middles / limit))
     return Drift(

@@ -11,7 +11,7 @@ no leap.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from anchorlib.diagnosis.sizes import Measures
 
 __all__ = ["Jump", "jump"]
 
+Array = np.ndarray[Any, Any]
 TIMES = 1000.0
 """How many times as large as the largest error before it a leap has to be."""
 LEAST = 2.0**-23
@@ -65,11 +66,13 @@ def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump |
     errors = dict(
         zip(rows[at].tolist(), (measures["error_eps"] * measures["eps"])[at].tolist(), strict=True)
     )
-    largest = 0.0
+    largest, of_norm = 0.0, _error_of_norm(frontier, measures, at)
     for place, (row, error) in zip(at.tolist(), errors.items(), strict=True):
         far = error > TIMES * max(largest, LEAST)
         if far and (
-            _is_handed_on(frontier, row, errors) or _is_rounding(frontier, measures, place)
+            _is_handed_on(frontier, row, errors)
+            or (frontier.role[row] == Role.OPTIMIZER and error <= of_norm)
+            or _is_rounding(frontier, measures, place)
         ):
             continue
         if far and _is_shaken(frontier, measures, place, TIMES * max(largest, LEAST)):
@@ -80,6 +83,27 @@ def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump |
             continue  # a fault in so few elements is seen at a larger tensor that follows from them
         largest = max(largest, error)
     return None
+
+
+def _error_of_norm(frontier: Frontier, measures: Measures, at: Array) -> float:
+    """By how much the joint norm of a step's gradients differs before clipping, at most.
+
+    Clipping divides all gradients by that norm, so that rounding in one gradient, as of a product
+    in low precision, is handed on to all of them. Only gradients of single passes count, which
+    clipping has not changed. 0.0 where none was recorded.
+    at: the indices, into `measures`, of the pairs of the first step that differs.
+    """
+    a = frontier.alignment.a
+    passes = np.array([tensor.kind == "pass_grad" for tensor in a.tensors] or [False], bool)
+    rows = frontier.alignment.a_row[measures.pair[at]]
+    own = at[passes[a.tensor[rows]]]
+    if not len(own):
+        return 0.0
+    every = passes[a.tensor] & (a.step == a.step[rows[0]])
+    errors = (measures["error_eps"] * measures["eps"] * measures["norm"])[own]
+    with np.errstate(all="ignore"):
+        error = float(np.linalg.norm(errors) / np.linalg.norm(a.figures["l2"][every]))
+    return error if np.isfinite(error) else 0.0
 
 
 def _is_handed_on(frontier: Frontier, row: int, errors: Mapping[int, float]) -> bool:
