@@ -220,14 +220,10 @@ class StepLineage:
         sum over all that was computed from the tensor, by whichever name that is known.
         """
         search = Search()
-        self._below(site, (), search)
-        above = site
-        while (edges := self._edges.get(above)) is not None and not (edges.ops or edges.missing):
-            parent = edges.parents[0] if len(edges.parents) == 1 else None
-            if parent is None or parent.call is None or parent.pass_index is not None:
-                break
-            above = (parent.name, site[1], parent.call)
+        above: Site | None = site
+        while above is not None and search.enter(("named", above)):
             self._below(above, (), search)
+            above = self._other_name(above)
         answer = search.answer()
         own = (site[0], "grad", site[1], site[2])
         others = (
@@ -236,6 +232,16 @@ class StepLineage:
             if (link.name, link.kind, link.pass_index, link.call) != own
         )
         return replace(answer, parents=tuple(others))
+
+    def _other_name(self, site: Site) -> Site | None:
+        """Return the record of the same tensor under the name that it had before; None without."""
+        edges = self._edges.get(site)
+        if edges is None or edges.ops or edges.missing or len(edges.parents) != 1:
+            return None
+        (parent,) = edges.parents
+        if parent.call is None or parent.pass_index is not None:
+            return None
+        return (parent.name, site[1], parent.call)
 
     def _parameter(self, name: str, kind: str, pass_index: int, call: int, search: Search) -> None:
         """Note in `search` the parents of a parameter's record of this kind, pass and call."""

@@ -309,6 +309,18 @@ def test_drift_inside_the_noise_is_expected_and_outside_is_not():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("noise", "drift", "verdict"),
+    [(2, 20, "expected"), (2, 90, "unexpected"), (20, 200, "unexpected")],
+)
+def test_a_drift_of_few_roundings_is_covered_by_less_noise(noise, drift, verdict):
+    run = chain(*NAMES, steps=4)
+    start = number(run, "c@grad")
+    moved = over(after(run, start, size=drift * ROUND), {"c@grad 0": ROUND})
+    assert compared(run, moved, [after(run, 0, size=noise * ROUND)] * 3).verdict == verdict
+
+
+@pytest.mark.slow
 def test_a_drift_may_grow_by_the_root_of_the_steps_in_which_it_rounds():
     run = chain(*NAMES, steps=4)
     noise = [after(run, 0, size=20 * ROUND)] * 3

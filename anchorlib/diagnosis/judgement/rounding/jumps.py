@@ -28,6 +28,8 @@ TIMES = 1000.0
 """How many times as large as the largest error before it a leap has to be."""
 LEAST = 2.0**-23
 """The least error that counts as the largest error before: one eps of float32."""
+MULTIPLE = 2.0
+"""How many times as large as these errors that of a multiple may be."""
 ELEMENTS = 64
 """The fewest elements of a tensor that leaps: smaller tensors may differ by 100 % by rounding."""
 
@@ -70,10 +72,9 @@ def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump |
     for place, (row, error) in zip(at.tolist(), errors.items(), strict=True):
         far = error > TIMES * max(largest, LEAST)
         if far and (
-            _is_handed_on(frontier, row, errors)
-            or (frontier.role[row] == Role.OPTIMIZER and error <= of_norm)
-            or _is_rounding(frontier, measures, place)
+            _is_handed_on(frontier, row, errors, of_norm) or _is_rounding(frontier, measures, place)
         ):
+            largest = max(largest, LEAST)  # something differs before what follows
             continue
         if far and _is_shaken(frontier, measures, place, TIMES * max(largest, LEAST)):
             continue
@@ -100,32 +101,42 @@ def _error_of_norm(frontier: Frontier, measures: Measures, at: Array) -> float:
     if not len(own):
         return 0.0
     every = passes[a.tensor] & (a.step == a.step[rows[0]])
-    errors = (measures["error_eps"] * measures["eps"] * measures["norm"])[own]
     with np.errstate(all="ignore"):
+        errors = (measures["error_eps"] * measures["eps"] * measures["norm"])[own]
         error = float(np.linalg.norm(errors) / np.linalg.norm(a.figures["l2"][every]))
     return error if np.isfinite(error) else 0.0
 
 
-def _is_handed_on(frontier: Frontier, row: int, errors: Mapping[int, float]) -> bool:
-    """Whether a row's error is at most TIMES the error of a parent, so that no leap begins here.
+def _is_handed_on(
+    frontier: Frontier, row: int, errors: Mapping[int, float], of_norm: float
+) -> bool:
+    """Whether a row's error comes from a parent, so that no leap begins here.
 
-    An optimizer's state may hold squares: (1 + e)² is 1 off by e·(2 + e). That matters where a
-    gradient consists of rounding alone, as one that is zero by theory, and e is large.
-    errors: row of A -> relative error of its pair.
+    An operation may enlarge an error, up to TIMES. An optimizer's state may hold squares: (1 + e)²
+    is 1 off by e·(2 + e). That matters where a gradient consists of rounding alone, as one that is
+    zero by theory, and e is large. But what an optimizer takes of one pass's gradient is a multiple
+    of it: it is off by as much as that gradient and the norm to which all are clipped.
+    errors: row of A -> relative error of its pair. of_norm: see `_error_of_norm`.
     """
     a = frontier.alignment.a
     # A parent that was recorded later handed nothing on: lineage links all kinds of a parameter.
     # And no gradient depends on the number that the loss is.
-    gradient = a.tensors[a.tensor[row]].kind != "value"
+    kind = a.tensors[a.tensor[row]].kind
     parents = [
         parent
         for parent in frontier.parents(row, saved=True)
-        if a.order[parent] < a.order[row] and not (gradient and _is_number(frontier, parent))
+        if a.order[parent] < a.order[row] and not (kind != "value" and _is_number(frontier, parent))
     ]
     largest = max((errors.get(parent, 0.0) for parent in parents), default=0.0)
-    if a.tensors[a.tensor[row]].kind.startswith("opt."):
+    if kind == "grad" and frontier.role[row] == Role.OPTIMIZER:
+        passes = [one for one in parents if a.tensors[a.tensor[one]].kind == "pass_grad"]
+        if len(passes) == 1:
+            return errors[row] <= MULTIPLE * (largest + of_norm)
+    if kind.startswith("opt."):
         largest *= 2 + largest
-    return errors[row] <= TIMES * largest
+    return errors[row] <= TIMES * largest or (
+        frontier.role[row] == Role.OPTIMIZER and errors[row] <= of_norm
+    )
 
 
 def _is_number(frontier: Frontier, row: int) -> bool:

@@ -336,6 +336,20 @@ def test_the_statement_that_holds_is_the_one_of_that_place_and_time():
     assert lineage.edges("h", step=0, attempt=1) is None
 
 
+def test_the_gradient_of_a_second_name_is_made_of_all_that_reads_the_tensor():
+    """A model returns an inner result: what its layers made of it reaches the returned name too."""
+    edges = [
+        *chain("x", "codes", "layer"),
+        Edges("output", "train", 0, 0, (2,), 0, (Parent("codes"),), (), ()),
+        Edges("loss", "train", 0, 0, (2,), 0, (Parent("output"),), ("SumBackward",), ((-1,),)),
+    ]
+    step = Lineage(edges).step(everything(edges))
+    readers = {"loss@grad": ["SumBackward"], "layer@grad": ["LayerBackward"]}
+    assert texts(step.parents("output", "grad")) == readers
+    inner = {"output@grad": [], "layer@grad": ["LayerBackward"]}
+    assert texts(step.parents("codes", "grad")) == inner
+
+
 def test_a_circle_of_edges_ends():
     edges = [
         Edges("a", "train", 0, 0, (2,), 0, (Parent("b"),)),

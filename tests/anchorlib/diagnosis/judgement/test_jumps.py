@@ -82,7 +82,7 @@ def test_squares_of_a_gradient_that_is_rounding_are_no_leap(kind, gradient, own,
         for name, grad, state in (("a", 1.0, 1.0), ("b", 1 + gradient, 1 + own))
     ]
     alignment = align(*tables)
-    assert _is_handed_on(frontier(alignment), 1, {0: gradient, 1: own}) == handed_on
+    assert _is_handed_on(frontier(alignment), 1, {0: gradient, 1: own}, 0.0) == handed_on
 
 
 def test_an_update_is_a_small_difference_of_large_numbers_and_no_leap():
@@ -168,3 +168,40 @@ def test_the_same_training_again_leaps_nowhere(tmp_path):
     trained(tmp_path, "a")
     trained(tmp_path, "b")
     assert anchorlib.compare("a", "b", store=tmp_path).verdict == "identical"
+
+
+class Tagged(nn.Module):
+    """Embeddings in float32, and a head whose large gradient is a product in low precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(8, 16), nn.Linear(16, 32, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.head(self.embed(x)).float()
+
+
+def tagged(folder, name: str, *, parts: int, factor: float = 1.0) -> None:
+    """factor: by which the embedding's gradient is multiplied before all are clipped."""
+    torch.manual_seed(0)
+    model = Tagged()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with anchorlib.start(name, store=folder, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for _ in range(2):
+            optimizer.zero_grad()
+            for part in torch.randint(0, 8, (512,)).chunk(parts):
+                (model(part).exp().mean() / parts).backward()
+            model.embed.weight.grad.mul_(factor)
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-2)
+            optimizer.step()
+
+
+@pytest.mark.parametrize(("factor", "wanted"), [(1.0, "suspect"), (1.01, "unexpected")])
+def test_clipping_hands_the_rounding_of_one_gradient_on_to_all(tmp_path, factor, wanted):
+    """The head's gradient rounds in bfloat16, and its norm is what clipping divides by."""
+    tagged(tmp_path, "a", parts=1)
+    tagged(tmp_path, "b", parts=4, factor=factor)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == wanted, found.sentence
