@@ -16,6 +16,7 @@ from tests.diagnosis.workloads import (
     gan,
     gpt,
     graph,
+    handwriter,
     policy,
     radiance,
     recommender,
@@ -25,6 +26,7 @@ from tests.diagnosis.workloads import (
     scanner,
     speech,
     student,
+    tabular,
     tagger,
     translator,
     unet,
@@ -63,4 +65,6 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "student": (student.Distillation(), student.CASES),
     "dreamer": (dreamer.Dreamer(), dreamer.CASES),
     "radiance": (radiance.Radiance(), radiance.CASES),
+    "handwriter": (handwriter.Handwriter(), handwriter.CASES),
+    "tabular": (tabular.Tabular(), tabular.CASES),
 }
