@@ -257,6 +257,78 @@ def test_no_number_leads_to_gradients_that_were_divided_and_multiplied(seed, sca
     assert _is_multiple(taken.astype(np.float64), [made.astype(np.float64)]) is False
 
 
+@pytest.mark.parametrize("clip", [1e-2, 0.5])
+@pytest.mark.parametrize("scale", [3.0, 1000.0])
+def test_any_number_that_is_taken_off_before_clipping_is_rounding(tmp_path, scale, clip):
+    """Clipping cuts every step, and only that gradients were rounded twice shows the division."""
+    plain = {"everything": True, "clip": clip, "late": False}
+    trained(tmp_path, "a", **plain, scale=1.0, taken_off=1.0)
+    trained(tmp_path, "b", **plain, scale=scale, taken_off=scale)
+    for pair in ("ab", "ba"):
+        found = anchorlib.compare(*pair, store=tmp_path)
+        assert found.verdict == "suspect", found.sentence
+        assert all(origin.cls == "rounding" for origin in found.origins)
+
+
+ROUNDABLE = st.floats(2.0**-30, 2.0**30, width=32)
+
+
+@given(
+    st.lists(ROUNDABLE, min_size=ENOUGH, max_size=2 * ENOUGH),
+    st.floats(2.0**-10, 1, width=32),
+    st.booleans(),
+)
+def test_one_number_leads_to_gradients_that_were_multiplied_or_divided_once(made, factor, divided):
+    made, factor = np.array(made, np.float32), np.float32(factor)
+    taken = made / factor if divided else made * factor
+    assert _is_multiple(taken.astype(np.float64), [made.astype(np.float64)])
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("scale", [3, 1000, 48])
+def test_no_number_leads_to_gradients_that_were_divided_and_multiplied(seed, scale):
+    draw = np.random.default_rng(seed)
+    made = draw.standard_normal(4 * ENOUGH).astype(np.float32)
+    taken = made / np.float32(scale) * np.float32(draw.uniform(0.1, 0.9))
+    assert _is_multiple(taken.astype(np.float64), [made.astype(np.float64)]) is False
+
+
+@pytest.mark.parametrize("clip", [1e-2, 0.5])
+@pytest.mark.parametrize("scale", [3.0, 1000.0])
+def test_any_number_that_is_taken_off_before_clipping_is_rounding(tmp_path, scale, clip):
+    """Clipping cuts every step, and only that gradients were rounded twice shows the division."""
+    plain = {"everything": True, "clip": clip, "late": False}
+    trained(tmp_path, "a", **plain, scale=1.0, taken_off=1.0)
+    trained(tmp_path, "b", **plain, scale=scale, taken_off=scale)
+    for pair in ("ab", "ba"):
+        found = anchorlib.compare(*pair, store=tmp_path)
+        assert found.verdict == "suspect", found.sentence
+        assert all(origin.cls == "rounding" for origin in found.origins)
+
+
+ROUNDABLE = st.floats(2.0**-30, 2.0**30, width=32)
+
+
+@given(
+    st.lists(ROUNDABLE, min_size=ENOUGH, max_size=2 * ENOUGH),
+    st.floats(2.0**-10, 1, width=32),
+    st.booleans(),
+)
+def test_one_number_leads_to_gradients_that_were_multiplied_or_divided_once(made, factor, divided):
+    made, factor = np.array(made, np.float32), np.float32(factor)
+    taken = made / factor if divided else made * factor
+    assert _is_multiple(taken.astype(np.float64), [made.astype(np.float64)])
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("scale", [3, 1000, 48])
+def test_no_number_leads_to_gradients_that_were_divided_and_multiplied(seed, scale):
+    draw = np.random.default_rng(seed)
+    made = draw.standard_normal(4 * ENOUGH).astype(np.float32)
+    taken = made / np.float32(scale) * np.float32(draw.uniform(0.1, 0.9))
+    assert _is_multiple(taken.astype(np.float64), [made.astype(np.float64)]) is False
+
+
 def summed(  # a training is told by these
     store,
     run: str,
