@@ -34,8 +34,8 @@ counts alone (`--held-out`), and seldom: each reading teaches something, so that
 read too often says nothing any more. It then joins the pairs that rules are made by, and new
 workloads take its place. Four parts are tuned by since: a third of the older pairs by a hash of
 workload and seed, which was read five times; the translator, graph, diffusion, recommender and
-valuer, which were read twice; speech, policy, experts, flow and forecast, read four times; and detector,
-scanner, student, dreamer and radiance, read once.
+valuer, which were read twice; speech, policy, experts, flow and forecast, read four times; and
+detector, scanner, student, dreamer and radiance, read once.
 """
 SEEDS = 3
 NOISE = (1, 2, 3)
