@@ -356,6 +356,7 @@ def _scopes(front: Frontier) -> None:
     # A parent without a partner may have differed, and so may any record before it.
     orphaned = front.lacking[rows] & (front.role[rows] == Role.COMPUTED)
     orphaned &= (scope & np.uint8(CauseScope.STEPS | CauseScope.EARLIER)) == 0
+    orphaned |= front.orphaned[rows] & (front.role[rows] == Role.COMPUTED)
     scope[orphaned] |= np.uint8(CauseScope.EARLIER)
     reach = Reach(front.alignment.a, front.carried == DIFFERS, front.role, front.since)
     front.explained[rows] = reach.any_in(rows, scope)

@@ -16,7 +16,7 @@ from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import EQUAL, Frontier, Overflows, Role, Skips, overflows, skips
 from anchorlib.diagnosis.judgement.changes import Changes, parted_since
 from anchorlib.diagnosis.judgement.noise import Covering, Envelope
-from anchorlib.diagnosis.judgement.origins import LIMIT, equal_learning
+from anchorlib.diagnosis.judgement.origins import LIMIT, equal_learning, share_of_reader
 from anchorlib.diagnosis.judgement.rounding import (
     Resummations,
     Severity,
@@ -142,18 +142,27 @@ class ComputedRows:
         out.
         """
         a = self.frontier.alignment.a
-        few = measure.eps <= EPS32 and measure.error_eps <= LIMIT
         first = int(a.step[self.frontier.alignment.a_row[self.measures.pair]].min())
         kind = a.tensors[a.tensor[row]].kind
         if kind not in ("value", "grad", "pass_grad") or a.phases[a.phase[row]] != TRAIN:
             return False
         if a.step[row] == self.agreed:
             return True
-        if not few or a.step[row] != first:
+        if a.step[row] != first or measure.eps > EPS32 or not self._few(row, measure):
             return False
         if self._equal_learning is None:
             self._equal_learning = equal_learning(self.frontier.alignment, self.measures, first)
         return self._equal_learning
+
+    def _few(self, row: int, measure: Measure) -> bool:
+        """Return whether an error is a few roundings: of the row, or of a number made of it.
+
+        A loss may add a penalty near zero, whose terms cancel: what that loses is small in the sum.
+        """
+        error = measure.error_eps
+        if error > LIMIT:
+            error *= share_of_reader(self.frontier.alignment, self.measures, row)
+        return bool(error <= LIMIT)
 
     def _is_told_otherwise(self, row: int) -> bool:
         """Return whether the runs state, in headers or edges, different formulas for a row.

@@ -72,7 +72,7 @@ def with_loss_scale(alignment: Alignment) -> Alignment:
         return alignment
     step = a.step[alignment.a_row[pairs]].min()
     first = pairs[a.step[alignment.a_row[pairs]] == step]
-    scaled = _is_scaled(a)
+    scaled = _is_scaled(a) & ~_is_of_forward(alignment, int(step))
     factor = None if alignment.merged else _factor(alignment, first)
     exact = scaled[alignment.a_row[first]].all() and takes_the_same(alignment, int(step))
     if factor is not None and exact and not _may_be_clipped(alignment, int(step)):
@@ -96,6 +96,32 @@ def _is_scaled(table: Table) -> Array:
     ]
     rows: Array = np.array(inside or [False], bool)[table.tensor]
     return rows
+
+
+def _is_of_forward(alignment: Alignment, step: int) -> Array:
+    """Return for each row of A whether it is a gradient that was made inside a forward.
+
+    A program may differentiate before it has a loss, as for a residual or a penalty on gradients.
+    No loss scale multiplies these gradients: they come after a value, and before the gradient of a
+    loss. False for all rows where one of them differs in the step, and without a recorded loss.
+    step: the first step that differs.
+    """
+    a, rows = alignment.a, alignment.a_row
+    ranks = np.array([tensor.rank for tensor in a.tensors])[a.tensor]
+    kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor]
+    gradients = _is_scaled(a)
+    first = gradients[rows] & (a.step[rows] == step) & ~alignment.equal
+    losses = np.unique(a.tensor[rows[first & (a.figures["numel"][rows] == 1)]])
+    inside = np.zeros(len(gradients), bool)
+    backward = gradients & np.isin(a.tensor, losses)
+    if not backward.any():
+        return inside
+    order = np.lexsort((a.order, ranks))
+    turns = np.flatnonzero((backward | (kinds == "value"))[order])
+    last = np.searchsorted(turns, np.arange(len(order)), "right") - 1
+    inside[order] = (last >= 0) & ~backward[order[turns[np.maximum(last, 0)]]]
+    inside &= gradients
+    return inside if not inside[rows[first]].any() else np.zeros(len(inside), bool)
 
 
 def _factor(alignment: Alignment, pairs: Array) -> float | None:

@@ -25,6 +25,7 @@ partials   gradients of which one run alone states that it recorded only a part
 from anchorlib.diagnosis.judgement.origins.cuts import Cuts, cuts, equal_learning
 from anchorlib.diagnosis.judgement.origins.learning import LIMIT
 from anchorlib.diagnosis.judgement.origins.nearness import Nearness
+from anchorlib.diagnosis.judgement.origins.numbers_read import share_of_reader
 from anchorlib.diagnosis.judgement.origins.origins import Origin, Replay, TracedPath
 from anchorlib.diagnosis.judgement.origins.partials import Partials, partials
 from anchorlib.diagnosis.judgement.origins.preceding import preceding
@@ -46,4 +47,5 @@ __all__ = [
     "partials",
     "preceding",
     "segments",
+    "share_of_reader",
 ]

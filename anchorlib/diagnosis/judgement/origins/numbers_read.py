@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep
-from anchorlib.diagnosis.pairing import Table
+from anchorlib.diagnosis.pairing import Alignment, Table
+from anchorlib.diagnosis.sizes import Measures
 
-__all__ = ["sizes_of_readers"]
+__all__ = ["share_of_reader", "sizes_of_readers"]
 
 Array = np.ndarray[Any, Any]
 
@@ -45,6 +46,21 @@ def sizes_of_readers(first: FirstStep, rows: Array) -> Array:
             made = (reader for reader, read, of in readers if (read, of) == (name, rank))
             sizes[at] = max((numbers.get((one, rank), 0.0) for one in made), default=0.0)
     return sizes
+
+
+def share_of_reader(alignment: Alignment, measures: Measures, row: int) -> float:
+    """Return the size of a single number over that of the largest number made of it; 1.0 at most.
+
+    1.0 for a row that is no single number, and where no larger number is known that is made of it.
+    row: a row of A in the first step that differs.
+    """
+    a = alignment.a
+    if a.figures["numel"][row] != 1:
+        return 1.0
+    first = FirstStep(alignment, measures, int(a.step[row]))
+    (size,) = sizes_of_readers(first, np.array([row]))
+    own = float(a.figures["l2"][row])
+    return own / float(size) if size > own else 1.0
 
 
 def _readers(table: Table, names: dict[str, str]) -> set[tuple[str, str, int]]:

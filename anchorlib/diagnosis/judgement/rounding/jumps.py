@@ -74,13 +74,14 @@ def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump |
         if far and (
             _is_handed_on(frontier, row, errors, of_norm) or _is_rounding(frontier, measures, place)
         ):
-            largest = max(largest, LEAST)  # something differs before what follows
             continue
         if far and _is_shaken(frontier, measures, place, TIMES * max(largest, LEAST)):
             continue
-        if far and largest > 0:
+        # Rounding in low precision, which is skipped above, is no error before what follows. But a
+        # gradient that is no multiple of the pass it is taken from leaps without an error before.
+        if far and (largest > 0 or _pass_of(frontier, row) is not None):
             if measures["numel"][place] >= ELEMENTS:
-                return Jump(row, error / largest)
+                return Jump(row, error / max(largest, LEAST))
             continue  # a fault in so few elements is seen at a larger tensor that follows from them
         largest = max(largest, error)
     return None
@@ -127,16 +128,34 @@ def _is_handed_on(
         for parent in frontier.parents(row, saved=True)
         if a.order[parent] < a.order[row] and not (kind != "value" and _is_number(frontier, parent))
     ]
+    if frontier.orphaned[
+        row
+    ]:  # what a parent in one run alone was made of may be any record before
+        parents = [one for one in errors if a.order[one] < a.order[row]]
     largest = max((errors.get(parent, 0.0) for parent in parents), default=0.0)
-    if kind == "grad" and frontier.role[row] == Role.OPTIMIZER:
-        passes = [one for one in parents if a.tensors[a.tensor[one]].kind == "pass_grad"]
-        if len(passes) == 1:
-            return errors[row] <= MULTIPLE * (largest + of_norm)
+    if (made := _pass_of(frontier, row)) is not None:
+        return errors[row] <= MULTIPLE * (errors.get(made, 0.0) + of_norm)
     if kind.startswith("opt."):
         largest *= 2 + largest
     return errors[row] <= TIMES * largest or (
         frontier.role[row] == Role.OPTIMIZER and errors[row] <= of_norm
     )
+
+
+def _pass_of(frontier: Frontier, row: int) -> int | None:
+    """The one gradient of a pass from which an optimizer takes a gradient; None if none or several.
+
+    None, too, for rows that are no gradient that an optimizer takes.
+    """
+    a = frontier.alignment.a
+    if a.tensors[a.tensor[row]].kind != "grad" or frontier.role[row] != Role.OPTIMIZER:
+        return None
+    made = [
+        parent
+        for parent in frontier.parents(row)
+        if a.tensors[a.tensor[parent]].kind == "pass_grad" and a.order[parent] < a.order[row]
+    ]
+    return made[0] if len(made) == 1 else None
 
 
 def _is_number(frontier: Frontier, row: int) -> bool:

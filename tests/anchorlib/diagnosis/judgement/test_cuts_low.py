@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 import anchorlib
+from tests.diagnosis.training import perturbed
 from tests.once import Once
 
 BATCH, TIME, WIDE = 6, 9, 16
@@ -156,3 +157,52 @@ def test_low_precision_of_one_run_alone_is_no_excuse(once):
     high = replace(EVERYTHING, precision="float32")
     found = anchorlib.compare(once(high), once(replace(EVERYTHING, sequences="sample")))
     assert "otherwise for the same work" not in " ".join(found.notes)
+
+
+class Folded(nn.Module):
+    """Two convolutions of width 1, each with a norm: called, or written as products."""
+
+    def __init__(self, *, called: bool, fault: float) -> None:
+        super().__init__()
+        self.called, self.fault = called, fault
+        self.one, self.other = nn.Conv1d(3, 16, 1), nn.Conv1d(16, 16, 1)
+        self.norms = nn.ModuleList(nn.BatchNorm1d(16) for _ in range(2))
+
+    def forward(self, x):
+        h = self.norms[0](self.folded(self.one, x)).relu()
+        return self.norms[1](self.folded(self.other, h) + self.fault * h)
+
+    def folded(self, conv, x):
+        if self.called:
+            return conv(x)
+        return (x.transpose(1, 2) @ conv.weight[:, :, 0].T + conv.bias).transpose(1, 2)
+
+
+def folded(store, run: str, *, tensors, called: bool = True, fault: float = 0.0) -> None:
+    torch.manual_seed(0)
+    model = Folded(called=called, fault=fault)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, tensors=tensors, optimizer=optimizer)
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                made = model(torch.randn(8, 3, 12, generator=draw)).float()
+            anchorlib.anchor(made.square().mean() + made.mean(), "loss").backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("tensors", ["*", None], ids=["everything", "by default"])
+def test_what_lies_between_in_one_run_alone_hands_rounding_on(tmp_path, tensors):
+    """The results of the convolutions are recorded in A alone, and the norms of both runs are."""
+    folded(tmp_path, "a", tensors=tensors)
+    folded(tmp_path, "b", tensors=tensors, called=False)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "suspect", found.sentence
+    folded(tmp_path, "c", tensors=tensors, called=False, fault=0.5)
+    with perturbed("1:bfloat16"):
+        folded(tmp_path, "n", tensors=tensors)
+    for run, verdict in (("b", "expected"), ("c", "unexpected")):
+        found = anchorlib.compare("a", run, store=tmp_path, noise=["n-noise1"])
+        assert found.verdict == verdict, found.sentence

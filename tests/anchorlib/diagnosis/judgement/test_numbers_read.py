@@ -84,3 +84,63 @@ def test_a_fault_beside_a_consistency_that_begins_at_zero_is_one(fault, each, di
     one = Training(divergence=divergence)
     found = anchorlib.compare(once(one), once(replace(one, each=each, fault=fault)))
     assert found.verdict == "unexpected", found
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A consistency near zero by another formula: "logs", "torch" or summed by "rows".
+
+    fault: by which it is multiplied, or what is added to it.
+    """
+
+    formula: str = "logs"
+    times: float = 1.0
+    plus: float = 0.0
+
+
+def diverge(how: Divergence, name: str, store) -> None:
+    torch.manual_seed(0)
+    student = nn.Linear(12, 5)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(name, store=store, recorder="thread") as session:
+        session.watch(student, tensors="*", optimizer=optimizer)
+        for _ in range(3):
+            x = torch.randn(16, 12, generator=draw)
+            labels = torch.randint(0, 5, (16,), generator=draw)
+            logits = student(x)
+            p = (logits + 1e-2 * torch.randn(16, 5, generator=draw)).detach()
+            if how.formula == "logs":
+                terms = p.softmax(-1) * (p.log_softmax(-1) - logits.log_softmax(-1))
+                far = terms.sum(-1).mean()
+            elif how.formula == "rows":
+                cross = -(p.softmax(-1) * logits.log_softmax(-1)).sum(-1)
+                far = (cross + (p.softmax(-1) * p.log_softmax(-1)).sum(-1)).mean()
+            else:
+                far = functional.kl_div(
+                    logits.log_softmax(-1), p.softmax(-1), reduction="batchmean"
+                )
+            far = anchorlib.anchor(how.times * far + how.plus, "consistency")
+            loss = functional.cross_entropy(logits, labels) + far
+            optimizer.zero_grad()
+            anchorlib.anchor(loss, "loss").backward()
+            optimizer.step()
+
+
+@pytest.fixture(scope="module")
+def diverging(tmp_path_factory):
+    return Once(diverge, tmp_path_factory.mktemp("diverging"))
+
+
+@pytest.mark.parametrize("formula", ["torch", "rows"])
+def test_a_divergence_of_nearly_equal_rows_rounds_as_its_terms_do(formula, diverging):
+    found = anchorlib.compare(diverging(Divergence()), diverging(Divergence(formula)))
+    assert found.verdict in ("suspect", "expected"), found.sentence
+
+
+@pytest.mark.parametrize("formula", ["logs", "torch", "rows"])
+@pytest.mark.parametrize("fault", [{"times": 1.1}, {"plus": 1e-2}], ids=str)
+def test_a_divergence_that_is_another_number_is_a_fault(formula, fault, diverging):
+    other = replace(Divergence(formula), **fault)
+    found = anchorlib.compare(diverging(Divergence()), diverging(other))
+    assert found.verdict == "unexpected", found.sentence

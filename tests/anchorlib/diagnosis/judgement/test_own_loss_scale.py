@@ -162,6 +162,55 @@ def test_any_number_that_is_taken_off_before_clipping_is_rounding(tmp_path, scal
         assert all(origin.cls == "rounding" for origin in found.origins)
 
 
+def differentiated(store, run: str, *, scale: float, taken_off: float, wrong: float = 1.0) -> None:
+    """A loss of a residual, for which the model's result is differentiated inside the forward.
+
+    wrong: by which the residual is multiplied besides.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for _ in range(3):
+            optimizer.zero_grad()
+            x = torch.randn(16, 2, generator=draw).requires_grad_()
+            slope = torch.autograd.grad(model(x).sum(), x, create_graph=True)[0]
+            residual = anchorlib.anchor((slope.sum(1) * wrong).square().mean(), "residual")
+            edge = anchorlib.anchor(model(torch.ones(4, 2)).square().mean(), "edge")
+            loss = anchorlib.anchor(residual + edge, "loss")
+            (loss * scale).backward()
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.div_(taken_off)
+            optimizer.step()
+
+
+@pytest.mark.parametrize("scale", [3.0, 1000.0])
+def test_gradients_inside_a_forward_have_no_loss_scale(tmp_path, scale):
+    differentiated(tmp_path, "a", scale=1.0, taken_off=1.0)
+    differentiated(tmp_path, "b", scale=scale, taken_off=scale)
+    for pair in ("ab", "ba"):
+        found = anchorlib.compare(*pair, store=tmp_path)
+        assert found.verdict in ("suspect", "expected"), found.sentence
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scale": 1000.0, "taken_off": 1.0},
+        {"scale": 1000.0, "taken_off": 1000.0, "wrong": 1.01},
+        {"scale": 1.0, "taken_off": 1.0, "wrong": 1.01},
+    ],
+    ids=["left", "and a factor inside", "a factor inside"],
+)
+def test_a_fault_inside_a_forward_is_one_beside_a_loss_scale(tmp_path, changes):
+    differentiated(tmp_path, "a", scale=1.0, taken_off=1.0)
+    differentiated(tmp_path, "b", **changes)
+    assert anchorlib.compare("a", "b", store=tmp_path).verdict == "unexpected"
+
+
 ROUNDABLE = st.floats(2.0**-30, 2.0**30, width=32)
 
 
