@@ -46,6 +46,7 @@ class Frontier:
     orphaned: whether a parent in the row's own step was recorded in A alone.
     opening: whether what came just before is not known: the step before the row's step (other than
         step 0) was not recorded, or in A alone, or the row's step lacks its first pass.
+    unfollowed: whether the row is a value that a module computed without gradients.
     since: the row's order of execution; where its tensor was recorded under another name before,
         the order of that first record.
     block_of, place_of: the row's block (the records of its rank, phase and step) in `blocks`, and
@@ -66,6 +67,7 @@ class Frontier:
     parameter_lacking: Array
     orphaned: Array
     opening: Array
+    unfollowed: Array
     since: Array
     block_of: Array
     place_of: Array
@@ -167,6 +169,7 @@ def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Front
         parameter_lacking=np.zeros(len(a), bool),
         orphaned=np.zeros(len(a), bool),
         opening=np.zeros(len(a), bool),
+        unfollowed=np.zeros(len(a), bool),
         since=a.order.copy(),
         block_of=block_of,
         place_of=place_of,
@@ -244,6 +247,7 @@ def _inside(front: Frontier, layout: Layout, of_layout: Array) -> None:
         front.role[rows] = layout.role
         front.lacking[rows] = layout.lacking
         front.parameter_lacking[rows] = layout.parameter_lacking
+        front.unfollowed[rows] = layout.unfollowed
         if not len(children):
             continue
         _hand_on(front.since, rows, layout)
@@ -358,5 +362,6 @@ def _scopes(front: Frontier) -> None:
     orphaned &= (scope & np.uint8(CauseScope.STEPS | CauseScope.EARLIER)) == 0
     orphaned |= front.orphaned[rows] & (front.role[rows] == Role.COMPUTED)
     scope[orphaned] |= np.uint8(CauseScope.EARLIER)
-    reach = Reach(front.alignment.a, front.carried == DIFFERS, front.role, front.since)
+    differs = front.carried == DIFFERS
+    reach = Reach(front.alignment.a, differs, front.role, front.since, front.unfollowed)
     front.explained[rows] = reach.any_in(rows, scope)

@@ -30,6 +30,7 @@ between backward and step.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
@@ -37,6 +38,9 @@ from anchorlib.diagnosis.causes.ancestry import Link, RecordAncestry, Search, Si
 from anchorlib.record import BUFFER, Edges
 
 __all__ = ["Lineage", "StepLineage"]
+
+NODE = re.compile(r"Backward\d*$")
+"""Names of autograd's nodes; operations of another name were made without autograd."""
 
 Shape = tuple[int, ...]
 RecordKey = tuple[str, str, int, int]
@@ -184,6 +188,22 @@ class StepLineage:
             if kind == "value" and not known:
                 keys.append(key)
         return keys
+
+    def is_followed(self, name: str, pass_index: int, call: int) -> bool:
+        """Return whether autograd follows the value of a forward call; True where it is not known.
+
+        A module that is called without gradients, as a teacher, states what its result was made of,
+        but autograd sees nothing of what is computed from that result.
+        """
+        site: Site | None = (name, pass_index, call)
+        seen = set()
+        while site is not None and site not in seen:
+            seen.add(site)
+            edges = self._edges.get(site)
+            if edges is not None and edges.ops:
+                return any(map(NODE.search, edges.ops))
+            site = self._other_name(site)
+        return True
 
     @property
     def buffers(self) -> Collection[str]:

@@ -13,7 +13,9 @@ which an unknown parent may explain is never taken for an origin:
                             of which they are a copy
     inputs                  the record of which they are a copy, and no other
     buffers                 all computed values that were recorded before
-    computed records        loose values that were recorded before; inputs and buffers of the step
+    computed records        loose values that were recorded before; inputs and buffers of the step;
+                            where operations read what autograd does not follow, also the step's
+                            values that were computed without gradients
     collectives             this pass on other ranks
     incomplete ancestry     all records before
 
@@ -71,6 +73,7 @@ class CauseScope(IntFlag):
     EARLIER = 16  # all records before this one on the rank
     LOOSE = 32  # loose values that were recorded before; inputs and buffers, of the step alone
     COMPUTED = 64  # computed values that were recorded before on the rank
+    UNFOLLOWED = 128  # values that modules computed without gradients before, in the step
 
 
 def plain(mode: str) -> bool:
@@ -112,6 +115,7 @@ class Layout:
     lacking: whether the ancestry of each place is incomplete.
     parameter_lacking: whether nothing but the record of a parameter is missing in that ancestry.
     ancestry: the parents of each place that differs in a block.
+    unfollowed: whether each place is a value that a module computed without gradients.
     """
 
     keys: list[RecordKey]
@@ -121,6 +125,7 @@ class Layout:
     scope: Array
     lacking: Array
     parameter_lacking: Array
+    unfollowed: Array
     child: Array = field(default_factory=lambda: np.empty(0, np.int64))
     parent: Array = field(default_factory=lambda: np.empty(0, np.int64))
     timely: Array = field(default_factory=lambda: np.empty(0, bool))
@@ -161,6 +166,13 @@ def layout_of(
         scope=np.zeros(count, np.uint8),
         lacking=np.zeros(count, bool),
         parameter_lacking=np.zeros(count, bool),
+        unfollowed=np.array(
+            [
+                kind == "value" and not lineage.is_followed(name, pass_index, call)
+                for name, kind, pass_index, call in keys
+            ],
+            bool,
+        ),
     )
     links: list[tuple[int, int, bool]] = []
     for number in wanted.tolist():
@@ -266,6 +278,8 @@ def _scope(layout: Layout, number: int, ancestry: RecordAncestry, *, train: bool
 def _scope_of_computed(layout: Layout, number: int, ancestry: RecordAncestry) -> CauseScope:
     # Operations read indices, masks and labels without a trace in the graph.
     scope = CauseScope.LOOSE
+    if ancestry.untracked:
+        scope |= CauseScope.UNFOLLOWED
     name = layout.keys[number][0]
     if any(map(COLLECTIVE.search, ancestry.ops)) or layout.lineage.is_sharded(name):
         scope |= CauseScope.RANKS

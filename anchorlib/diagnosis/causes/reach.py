@@ -28,11 +28,15 @@ class Reach:
 
     All questions are answered from these.
 
-    differs, role, since: an entry for each row of the table. role: meaningful for rows that differ.
+    differs, role, since, unfollowed: an entry for each row of the table.
+    role: meaningful for rows that differ.
     since: the row's order, or the order of an earlier record of its tensor under another name.
+    unfollowed: whether the row is a value that a module computed without gradients.
     """
 
-    def __init__(self, table: Table, differs: Array, role: Array, since: Array) -> None:
+    def __init__(
+        self, table: Table, differs: Array, role: Array, since: Array, unfollowed: Array
+    ) -> None:
         ranks = np.array([tensor.rank for tensor in table.tensors] or [0])
         self._ranks, self._rank = np.unique(ranks[table.tensor], return_inverse=True)
         self._steps, self._step = np.unique(table.step, return_inverse=True)
@@ -48,6 +52,7 @@ class Reach:
         self._computed = self._earliest(computed, table.order).min(axis=1, initial=NEVER)
         given = rows[np.isin(role[rows], (Role.INPUT, Role.BUFFER))]
         self._given = self._earliest(given, table.order)
+        self._unfollowed = self._earliest(rows[unfollowed[rows]], table.order)
         loose = rows[role[rows] == Role.LOOSE]
         self._loose = self._earliest(loose, table.order).min(axis=1, initial=NEVER)
 
@@ -84,6 +89,7 @@ class Reach:
             CauseScope.EARLIER: steps | (self._any.min(axis=1, initial=NEVER)[rank] < order),
             CauseScope.LOOSE: np.minimum(self._given[rank, step], self._loose[rank]) < order,
             CauseScope.COMPUTED: self._computed[rank] < order,
+            CauseScope.UNFOLLOWED: self._unfollowed[rank, step] < order,
         }
         reached = np.zeros(len(rows), bool)
         for part, differs in answers.items():

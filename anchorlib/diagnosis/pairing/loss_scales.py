@@ -165,8 +165,11 @@ def _rounded_scales(alignment: Alignment, pairs: Array, scaled: Array) -> Array 
         return None
     then = (a.step[rows] == step + 1) & (a.figures["numel"][rows] > 1) & scaled[rows]
     then |= (a.step[rows] == step + 1) & ~scaled[rows] & (scales != 1)
-    goes_on = np.abs(norm_b / scales - norm_a)[then] <= LEAST * norm_a[then].max(initial=0.0)
-    return scales if goes_on.all() and shows_no_hiding(alignment, step) else None
+    with np.errstate(all="ignore"):
+        apart = np.abs(norm_b / scales / norm_a - 1)[then]
+    apart = apart[np.isfinite(apart)]  # a gradient may vanish; most show whether the scale goes on
+    goes_on = not len(apart) or np.median(apart) <= LEAST
+    return scales if goes_on and shows_no_hiding(alignment, step) else None
 
 
 def _scales(alignment: Alignment, here: Array, scaled: Array, factor: float) -> Array:
