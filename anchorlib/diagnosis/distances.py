@@ -17,7 +17,8 @@ def nearness_cells(near: Nearness) -> tuple[str, ...]:
     """Return the cells of one origin in the table of the reference run, under the heads NEARNESS.
 
     The cells are the errors of A and B in eps, their errors relative to the norm, and the nearer
-    run. Integers have no eps: their first two cells are the shares of elements that differ.
+    run. Integers have no eps: their first two cells are the shares of elements that differ. Where
+    nothing can be measured, the last cell says why, and the others are "-".
     """
     if near.lacks:
         return ("-", "-", "-", "-", near.lacks)

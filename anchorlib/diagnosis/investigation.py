@@ -237,7 +237,9 @@ def _judged(
     """Return how far the runs drift apart, and the first record that differs by more than noise.
 
     Both are None without noise runs, or without differences that noise could explain. Where a
-    record differs by more than noise, the noise runs do not cover the drift.
+    record differs by more than noise, the noise runs do not cover the drift. But if they do not
+    cover it and were perturbed by too little to judge it (`too_fine`), the drift is undecided and
+    the record None.
     parted: the first step that a GradScaler rightly skipped in one run alone; None without one.
         From then on the runs have different parameters, which noise runs do not imitate.
     """

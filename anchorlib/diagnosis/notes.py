@@ -86,7 +86,10 @@ def reordering(alignment: Alignment) -> list[str]:
 
 
 def _strangers(alignment: Alignment) -> Iterable[str]:
-    """Return lines on why the two runs have no pair of records; [] where they have one."""
+    """Return lines on why the two runs have no pair of records; [] where they have one.
+
+    [] too where the reason is not known.
+    """
     a, b = alignment.a, alignment.b
     if len(alignment):
         return []
@@ -215,7 +218,8 @@ def _counters(table: Table, rows: Array) -> Array:
 def too_fine(alignment: Alignment, runs: Sequence[Table]) -> bool:
     """Return whether the noise runs were perturbed by less than the coarsest dtype in use rounds.
 
-    Such noise runs say nothing of how far rounding carries a run.
+    Such noise runs say nothing of how far rounding carries a run. False where none of them states
+    how far it was perturbed.
     """
     sizes = [perturbation(header) for run in runs for header in run.header.values()]
     known = [size for size in sizes if size is not None]

@@ -42,7 +42,8 @@ class Frontier:
     role: the `Role` of each row that differs.
     explained: whether another recorded difference explains a row that differs.
     lacking: whether the row's ancestry is incomplete.
-    parameter_lacking: whether nothing but the record of a parameter is missing in the ancestry.
+    parameter_lacking: whether the ancestry lacks the record of a parameter, and no other record
+        of A in the row's step.
     orphaned: whether a parent in the row's own step was recorded in A alone.
     opening: whether what came just before is not known: the step before the row's step (other than
         step 0) was not recorded, or in A alone, or the row's step lacks its first pass.
@@ -287,8 +288,9 @@ def _hand_on(since: Array, rows: Array, layout: Layout) -> None:
 def _across(front: Frontier, layout: Layout, of_layout: Array) -> None:
     """Judge rows by their parents in other steps and phases, and mark rows as `opening`.
 
-    Rows are marked where the step before was not recorded in both runs (except in step 0), and
-    where the records of a step begin after its first pass.
+    Fills `explained` and `lacking` of `front` (see `_away`). Rows are marked where the step before
+    was not recorded in both runs (except in step 0), and where the records of a step begin after
+    its first pass.
     """
     blocks = front.blocks
     steps = blocks.step[of_layout]
@@ -311,6 +313,7 @@ def _across(front: Frontier, layout: Layout, of_layout: Array) -> None:
 def _away(front: Frontier, links: list[Any], children: Array, target: Array) -> None:
     """Judge children that lie in blocks of one layout, by parents in blocks of another layout.
 
+    Marks children in `front` as `explained` or as `lacking`.
     links: the links from these children. children: the blocks of the children. target: for each of
         them the block of its parents, all of one layout.
     """
@@ -336,7 +339,11 @@ def _away(front: Frontier, links: list[Any], children: Array, target: Array) -> 
 
 
 def _copies(front: Frontier) -> None:
-    """Link each value that autograd does not follow to the earlier record of which it is a copy."""
+    """Link each value that autograd does not follow to the earlier record of which it is a copy.
+
+    If that record differs, the value is marked as explained; if the record is equal in both runs,
+    it is put into `front.copies`.
+    """
     rows = front.origins
     rows = rows[np.isin(front.role[rows], (Role.LOOSE, Role.INPUT))]
     for row, source in copies(front.alignment, rows).items():

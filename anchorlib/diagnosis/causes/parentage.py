@@ -113,7 +113,8 @@ class Layout:
     away: the links to other blocks, by steps back and phase ("" for the layout's own).
     role, scope: the role and the scope of each place.
     lacking: whether the ancestry of each place is incomplete.
-    parameter_lacking: whether nothing but the record of a parameter is missing in that ancestry.
+    parameter_lacking: whether that ancestry lacks the record of a parameter, and no other record of
+        the block.
     ancestry: the parents of each place that differs in a block.
     unfollowed: whether each place is a value that a module computed without gradients.
     """
@@ -236,7 +237,7 @@ def _ancestry(layout: Layout, number: int) -> RecordAncestry:
 
 
 def _resolve(layout: Layout, number: int, link: Link, links: list[tuple[int, int, bool]]) -> None:
-    """Add the parent of a link to `links`, or to `layout.away`, or mark it as lacking.
+    """Add the parent of a link to `links`, or to `layout.away`, or mark its child as lacking.
 
     number: the place of the child. links: (child, parent, whether both are one tensor) of each link
         inside the block.

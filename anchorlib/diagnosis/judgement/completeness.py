@@ -49,7 +49,8 @@ def completeness(alignment: Alignment) -> Completeness:
 def _lacks(name: str, table: Table, other: str, further: int | None) -> list[str]:
     """Return what the run of `table` lacks, a clause for each thing; [] where it lacks nothing.
 
-    further: the last step of the other run, where that step comes later; else None.
+    name, other: what the clauses call this run and the other run. further: the last step of the
+    other run, where that step comes later; else None.
     """
     clauses = []
     longer = "" if further is None else f", {other} goes on to step {further}"

@@ -92,7 +92,10 @@ class ComputedRows:
         return self.noise is not None and (tensor.name, tensor.kind) in self.noise.random
 
     def _size(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """Return "rounding" or "not_rounding" by how large the difference is, and why."""
+        """Return the class of a row by how large its difference is, and why.
+
+        "starts_unequal" is possible too, where unrecorded data may explain the difference.
+        """
         a = self.frontier.alignment.a
         if measure.measured == "shape":
             return self._reshaped(row, pair)
@@ -132,14 +135,14 @@ class ComputedRows:
         return self._large(row, measure, "; ".join(filter(None, notes)))
 
     def _agrees_with_all_learnt(self, row: int, measure: Measure) -> bool:
-        """Return whether a row is off by few roundings, and so is all else in its step.
+        """Return whether a row is off by few roundings, and so is all that is learned in its step.
 
-        The step is the first that differs; False for rows of later steps, and for kinds other than
-        values and gradients. Code that is written differently rounds several times where the other
-        run rounds once, as a probability that is computed from logarithms: each rounds by its own
-        size. Where the runs call modules differently for equal work, rows of the step `agreed` give
-        True: that step was found equal but for rounding before the records of these calls were left
-        out.
+        The step is the first that differs; False for rows of later steps, for kinds other than
+        values and gradients, and outside of training. Code that is written differently, as a
+        probability that is computed from logarithms, may round several times where the other run
+        rounds once. Where the runs call modules differently for equal work, rows of the step
+        `agreed` give True, whatever their error: that step was found equal but for rounding before
+        the records of these calls were left out.
         """
         a = self.frontier.alignment.a
         first = int(a.step[self.frontier.alignment.a_row[self.measures.pair]].min())
@@ -157,7 +160,8 @@ class ComputedRows:
     def _few(self, row: int, measure: Measure) -> bool:
         """Return whether an error is a few roundings: of the row, or of a number made of it.
 
-        A loss may add a penalty near zero, whose terms cancel: what that loses is small in the sum.
+        A loss may add a penalty near zero, whose terms cancel: the penalty's error is small in the
+        sum.
         """
         error = measure.error_eps
         if error > LIMIT:
@@ -168,7 +172,8 @@ class ComputedRows:
         """Return whether the runs state, in headers or edges, different formulas for a row.
 
         Different factors in tensors count only where the seeds are equal. True also for a row that
-        lacks only a parameter's record, after an optimizer stepped with settings that differ.
+        was computed from recorded tensors and from parameters without records, after an optimizer
+        stepped with settings that differ.
         """
         if self.changes.other_settings(row) or self.changes.other_number(row):
             return True
@@ -180,8 +185,8 @@ class ComputedRows:
     def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
         """Return the class of an error beyond the rounding of one operation, and why.
 
-        It is a fault, unless the whole step is equal but for a few roundings, or unrecorded data
-        may explain the error.
+        It is a fault, unless the whole step is equal but for a few roundings, or unrecorded data,
+        parameters or random numbers may explain the error.
         """
         if self._agrees_with_all_learnt(row, measure):
             return "rounding", "a few roundings in a row, as in all that is learned in the step"

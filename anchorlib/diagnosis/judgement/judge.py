@@ -108,8 +108,11 @@ class Judge:
     def _overflow(self) -> list[Origin]:
         """Return an origin for the first record that is NaN or infinite in one run alone; else [].
 
-        Such a record is an origin although its inputs differ already: no rounding grows into NaN or
-        infinity where the noise runs stay finite.
+        The first record is that of the earliest step, and there the first in order of execution. It
+        is an origin although its inputs differ already: no rounding grows into NaN or infinity
+        where the noise runs stay finite. [] where a noise run is NaN or infinite in any of these
+        records. Gradients of steps that both runs skipped, and gradients that overflow by a larger
+        loss scale alone, do not count.
         """
         which = self.measures["nonfinite"] > 0
         every = self.frontier.alignment.a_row[self.measures.pair]
@@ -221,6 +224,9 @@ class Judge:
         )
 
     def _where(self, pair: int) -> str:
-        """Return which elements of a pair differ; "" after the first origins, to save time."""
+        """Return which elements of a pair differ; "" after the first origins, to save time.
+
+        Each call counts down `unplaced`.
+        """
         self.unplaced -= 1
         return whereabouts(self.frontier.alignment, pair) if self.unplaced >= 0 else ""

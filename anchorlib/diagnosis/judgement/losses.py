@@ -51,9 +51,9 @@ def losses(alignment: Alignment) -> Losses | None:
 
     The loss is the tensor whose name says so, else the last scalar that a forward computes. A
     parameter is never the loss, whatever its name and shape. A scalar of which no operation is
-    known is taken for the loss only by its name. Where a step has several records of the loss, the
-    last of them counts: in phase "train" if it has any there, on the rank whose losses differ first
-    (of several such ranks the lowest), else on the lowest rank.
+    known is taken for the loss only by its name. The records of one rank count, of phase "train" if
+    the loss has any there: of the rank whose losses differ first (of several such ranks the
+    lowest), else of the lowest rank. Of several such records in a step, the last counts.
     """
     a, b = alignment.a, alignment.b
     scalar = _scalars(a, alignment.a_row) & _scalars(b, alignment.b_row)
@@ -145,7 +145,8 @@ def _of(a: Table, rows: Array, name: str, differs: Array) -> Array:
 def _values(table: Table, rows: Array) -> Array:
     """Return the values of scalar records, from their summaries: the sum of a scalar is its value.
 
-    Sums leave out elements that are not finite; the counts of NaN and infinities show these.
+    Sums leave out elements that are not finite; the counts of NaN and infinities show these. An
+    infinity of either sign becomes inf.
     """
     losses_of_rows: Array = table.figures["sum"][rows].astype(np.float64)
     losses_of_rows[table.figures["nan"][rows] > 0] = np.nan

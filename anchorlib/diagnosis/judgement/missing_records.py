@@ -115,11 +115,12 @@ class MissingRecords:
         return any(name not in with_gradients for name in names)
 
     def _stands_still(self, row: int, measure: Measure) -> bool:
-        """Return whether a parameter is far off in a later pass, though no optimizer stepped since.
+        """Return whether a row's error is too large to come from parameters moved between passes.
 
-        It was equal in an earlier pass. Other code, as SAM, may also move parameters between
-        passes. But where everything that was recorded of the earlier passes is equal, such code
-        does not move them far apart.
+        That is so where a computed row has a large error in a later pass, its tensor was equal in
+        all earlier passes of the step, and the run's one optimizer ends each step, so that it does
+        not step inside. Other code, as SAM, may also move parameters between passes. But where the
+        earlier passes are equal, such code does not move them far apart.
         """
         front = self.frontier
         a = front.alignment.a

@@ -45,7 +45,7 @@ class Outside:
         self.starts = starting_values(self.frontier.alignment)
 
     def given(self, row: int, pair: int, measure: Measure) -> tuple[str, str] | None:
-        """Return the class of a model's input, and why; None if its size decides.
+        """Return the class of a model's input, and why; None if the size of the error decides.
 
         An input is data from outside, with two exceptions. Where the two inputs are variants of one
         another and come after computed records of their pass, the program computed the input. And
@@ -92,7 +92,7 @@ class Outside:
     def loose(self, row: int, measure: Measure) -> tuple[str, str] | None:
         """Return the class of a buffer, or of a value whose parents are not known, and why.
 
-        None if its size decides.
+        None if the size of the error decides.
         """
         if self.frontier.opening[row]:
             return "window_start", "the step before was not recorded"

@@ -61,8 +61,9 @@ def row_of_values(table: Table, row: int) -> int | None:
 def summed(table: Table, row: int) -> Sums | None:
     """Return a sparse tensor coalesced: equal indices merged, and their values summed.
 
-    None where the tensor's values are not known, or are more than MOST_ELEMENTS. Raises StoreError
-    where they cannot be read. row: the row of the tensor's indices.
+    Indices at which all values are zero are left out. None where the tensor's values are not known,
+    or are more than MOST_ELEMENTS. Raises StoreError where they cannot be read. row: the row of the
+    tensor's indices.
     """
     row_of_sums = row_of_values(table, row)
     if row_of_sums is None or max(table.figures["numel"][[row, row_of_sums]]) > MOST_ELEMENTS:

@@ -24,7 +24,7 @@ def recorded_before(frontier: Frontier, row: int, role: Role) -> bool:
 
 
 def seeds_differ(frontier: Frontier, row: int) -> bool:
-    """Return whether the two runs state different seeds for the rank of a row."""
+    """Return whether both runs state a seed for the rank of a row, and these seeds differ."""
     alignment = frontier.alignment
     rank = alignment.a.tensors[alignment.a.tensor[row]].rank
     seeds = [

@@ -60,11 +60,12 @@ LEAST = 0.1
 
 
 def with_loss_scale(alignment: Alignment) -> Alignment:
-    """Return the alignment with the loss scale that B's program applied by itself in B's `scale`.
+    """Return the alignment with B's `scale` set to a loss scale that B's program applied by itself.
 
-    The scale is found from the gradients of the first step that differs. A loss that was recorded
-    after it had been multiplied gets the scale too. The alignment itself is returned where no scale
-    is found, and where records of either run carry one already.
+    The scale is found from the gradients of the first step that differs. It is written to the rows
+    of this and all later steps; a loss that was recorded after it had been multiplied gets the
+    scale too. The alignment itself is returned where no scale is found, and where records of either
+    run carry one already.
     """
     a, b = alignment.a, alignment.b
     pairs = alignment.differing

@@ -78,7 +78,8 @@ def attending(operands: Operands, texts: Sequence[str]) -> Recipe | None:
 def _without_mask(operands: Operands, out: Shape) -> Operands:
     """Return the operands without a mask that has a gradient and so counts as a fourth input.
 
-    Such a mask was recorded, so that it is among the tensors that are tried as masks.
+    Such a mask was recorded, so that it is among the tensors that are tried as masks. Without one,
+    the operands are returned as they are.
     """
     places = range(len(operands.inputs) if len(operands.inputs) == _WITH_MASK else 0)
     for at in sorted(places, key=lambda at: operands.inputs[at].name != operands.own.name):

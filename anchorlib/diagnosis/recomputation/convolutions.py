@@ -156,7 +156,10 @@ def _output(operands: Operands, texts: Sequence[str]) -> Recipe | None:
 def _of_input(
     operands: Operands, g: StoredOperand, texts: Sequence[str], excess: Shape
 ) -> Recipe | None:
-    """Return the recipe for the gradient of the input: the output's gradient g times the weight."""
+    """Return the recipe for the gradient of the input; None if the operands do not fit.
+
+    It is the output's gradient g times the weight.
+    """
     weights = [one for one in operands.weights if len(one.shape) > 2]
     if len(weights) != 1:
         return None
@@ -185,7 +188,10 @@ def _of_input(
 
 
 def _of_parameter(operands: Operands, g: StoredOperand, texts: Sequence[str]) -> Recipe | None:
-    """Return the recipe for the gradient of the weight or bias, from the output's gradient g."""
+    """Return the recipe for the gradient of the weight or bias; None if the operands do not fit.
+
+    g: the gradient of the output.
+    """
     x = operands.inputs[0] if operands.inputs else None
     is_bias = len(operands.own.shape) == 1
     shapes = {weight.shape for weight in (operands.own, *operands.weights) if len(weight.shape) > 2}

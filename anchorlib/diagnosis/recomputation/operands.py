@@ -66,7 +66,7 @@ class Operands:
 
 
 def operands_of(frontier: Frontier, row: int) -> Operands | None:
-    """Return the operands of the record in a row of A; None if a run lacks the values of one.
+    """Return the operands of the record in a row of A; None if a run lacks the values of any.
 
     None, too, where the operation is not determined: for a gradient with no recorded gradient that
     came in, or for a record with several such gradients.
@@ -126,7 +126,7 @@ def _is_parameter(frontier: Frontier, row: int) -> bool:
 def _operand(frontier: Frontier, row: int) -> StoredOperand | None:
     """Return the record at a row of A as an operand; None unless both runs keep its values.
 
-    They must keep them in one shape and dtype.
+    They must keep them in one shape and dtype, and at most MOST_ELEMENTS of them.
     """
     alignment = frontier.alignment
     pair = int(np.searchsorted(alignment.a_row, row))

@@ -105,7 +105,10 @@ class _Values:
                         self._places.setdefault(operand.digest, []).append((run, op, kind))
 
     def find(self, tensor: TracedOperand) -> Array | None:
-        """Return the values of a tensor, decoded; None where neither run has kept them."""
+        """Return the values of a tensor, decoded; None where neither run has kept them.
+
+        None, too, for more than MOST_ELEMENTS elements.
+        """
         if tensor.digest is None or math.prod(tensor.shape) > MOST_ELEMENTS:
             return None
         for run, op, kind in self._places.get(tensor.digest, ()):

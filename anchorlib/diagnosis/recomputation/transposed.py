@@ -100,7 +100,10 @@ def _output(operands: Operands, x: StoredOperand, w: StoredOperand, case: Case) 
 def _of_input(
     operands: Operands, g: StoredOperand, w: StoredOperand, texts: Sequence[str]
 ) -> Recipe | None:
-    """Return the recipe for the gradient of the input: a convolution of the output's gradient g."""
+    """Return the recipe for the gradient of the input; None if the operands do not fit.
+
+    It is a convolution of the output's gradient g.
+    """
     own = operands.own.shape
     case = _case(texts, g.shape, w.shape, own)
     terms = int(np.prod(w.shape[1:]))
@@ -121,7 +124,10 @@ def _of_input(
 def _of_parameter(
     operands: Operands, g: StoredOperand, x: StoredOperand, case: Case
 ) -> Recipe | None:
-    """Return the recipe for the gradient of the weight or bias, from the output's gradient g."""
+    """Return the recipe for the gradient of the weight or bias; None if the operands do not fit.
+
+    g: the gradient of the output.
+    """
     groups, images = case.how.groups, case.x[0]
     is_bias = len(operands.own.shape) == 1
     places = images * int(np.prod(case.x[2:])) if is_bias else case.places

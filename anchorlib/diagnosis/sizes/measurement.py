@@ -152,7 +152,8 @@ class _Measuring:
     def _damage(self, places: Array, side: str, why: str) -> None:
         """Measure pairs by their figures, since their values in one run are damaged.
 
-        side: that run, "a" or "b". why: what is wrong with the values.
+        A line for each of them is added to `damaged`. side: that run, "a" or "b". why: what is
+        wrong with the values.
         """
         table, rows = (self.a, self.row_a) if side == "a" else (self.b, self.row_b)
         for place in places.tolist():

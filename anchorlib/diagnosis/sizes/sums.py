@@ -132,13 +132,13 @@ def _product_shape(left: Shape, right: Shape) -> Shape | None:
 
 
 def _one_by_one(task: Task, walks: Callable[[], float]) -> ReferenceSum:
-    """Compute a sum as kernels add up a bias's gradient: one term after another, without blocks.
+    """Compute a sum, with the spread that it has where one term is added after another.
 
-    Neighbouring terms mostly have one sign, and partial sums grow as long as they do. The rounding
-    depends on how far the partial sums go from 0 in the order of the terms. 2,048 terms of one
-    sign, by one thread and by two, were 19 eps of the total apart; 4,096 terms that cancel to
-    nothing behind a batch norm were 3.4 eps of the sum of their sizes apart, five times as much as
-    terms in a random order would be.
+    Kernels add up a bias's gradient like this, without blocks. Neighbouring terms mostly have one
+    sign, and partial sums grow as long as they do. The rounding depends on how far the partial sums
+    go from 0 in the order of the terms. 2,048 terms of one sign, by one thread and by two, were 19
+    eps of the total apart; 4,096 terms that cancel to nothing behind a batch norm were 3.4 eps of
+    the sum of their sizes apart, five times as much as terms in a random order would be.
     walks: returns the size of the partial sums, in the order of the terms.
     """
     terms_added = task.compute()

@@ -56,7 +56,7 @@ def read(table: Table, row: int) -> Array:
 
 
 def apart(a: Array, b: Array) -> Array:
-    """Return |b − a| of each element: EQUAL where bits agree, NONFINITE where |b − a| is not."""
+    """Return |b − a| of each element: EQUAL where bits agree, NONFINITE where it is not finite."""
     wide = np.complex128 if a.dtype.kind == "c" or b.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):  # a signalling NaN is no reason to warn
         wide_a, wide_b = a.astype(wide), b.astype(wide)

@@ -91,8 +91,9 @@ def traces_of(a: Run, b: Run, alignment: Alignment, *, asked: bool | None) -> Tr
     """Return the traced operations of two runs; None if a run has none, or the user declined.
 
     asked: True where the user asked for traces; None: compare them where both runs have some;
-        False: the user declined.
-    Raises OptionError where traces were asked for and are missing, DamagedError.
+    False: the user declined.
+    Raises OptionError or DamagedError where traces were asked for and are missing or damaged. Where
+    they were not asked for and cannot be compared, the answer has only a note that says so.
     """
     if asked is False:
         return None

@@ -70,7 +70,7 @@ def untrained(frontier: Frontier, row: int) -> str:
     """Return the run ("A", "B") that has no gradient of an updated parameter and left it unchanged.
 
     "" where neither run, or both, do so. A missing record of the gradient alone does not suffice:
-    the run may have recorded less. row: an `updated` row of the parameter.
+    the run may have recorded less. row: an `updated` row of the parameter; other rows give "".
     """
     alignment = frontier.alignment
     a = alignment.a
@@ -98,8 +98,9 @@ def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
     """Return a clause for each parent of the row, in its step, that B did not record in that step.
 
     A parent that A computed counts only where B uses its name elsewhere: where B never uses the
-    name, B may compute the tensor and lack its anchor. A parameter that B has does not count: B
-    records it where it was changed. row: a value of A. At most SHOWN clauses.
+    name, B may compute the tensor and lack its anchor. A parameter that B has does not count: a run
+    records the value of a parameter only where it was changed. row: a value of A. At most SHOWN
+    clauses.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     if not frontier.orphaned[row]:
@@ -138,8 +139,11 @@ def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
 def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
     """Return a clause for each run on backward passes that reach a row's parameter in it alone.
 
+    Where the runs have different passes at the row, the clause of `passes_apart` is returned
+    instead. [] where the runs agree, where the other run lost records, and where one run's
+    optimizer stepped twice on the gradients of one backward.
     row: a `grad` row of A. Only passes of the row's step and rank count: another rank may lack them
-    since it is at another step. [] where the runs agree, or the other run lost records.
+    since it is at another step.
     """
     if stepped_again(frontier, row):
         return []  # the run has no backward pass there at all: it lacks no detach
@@ -169,10 +173,12 @@ def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> l
 
 
 def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Return a clause if one run called a row's module more often, in the last step with a call.
+    """Return a clause if one run called the module that holds a value more often; else [].
 
-    row: a value of A that is no parameter, as a buffer: the module is its name without the last
-    part. Only calls before the row count. [] where both runs called the module equally often.
+    The module is the value's name without the last part. Calls count that come before the row, in
+    the last step in which A called the module. [] too for parameters, and where B did not call the
+    module in that step.
+    row: a value of A, such as a buffer.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]
@@ -199,8 +205,9 @@ def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]
 def called_otherwise(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
     """Say that one run calls the module of a value, or of a gradient's parameter, more often.
 
-    [] where both runs call it as often. The calls of a value's pass are counted; for a gradient
-    those of its step's first pass. row: a value or gradient of A.
+    The calls of a value's pass are counted; for a gradient those of its step's first pass. [] where
+    both runs call the module as often, where passes or ranks were merged, and, for a gradient,
+    where a run has no record of a call. row: a value or gradient of A.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]

@@ -47,7 +47,7 @@ def autocast_otherwise(
 
 
 def without_casts(ops: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Return the operations without casts, and without those arguments that describe operands."""
+    """Drop casts from operations, and from all others the arguments that describe operands."""
     return without_data([op for op in ops if not op.name.startswith(CAST)])
 
 

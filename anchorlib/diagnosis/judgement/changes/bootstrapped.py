@@ -72,6 +72,7 @@ def other_share(frontier: Frontier, row: int, ops: Sequence[Operation]) -> list[
 def _difference(frontier: Frontier, row: int, ops: Sequence[Operation]) -> Array | None:
     """Return B's target minus A's, one number for each row of the loss's input; None if unknown.
 
+    The number is 0 for rows outside of the loss's quadratic part, where it is not known.
     row: the row of the loss in A. ops: A's operations between the loss and its parents.
     """
     alignment, a = frontier.alignment, frontier.alignment.a

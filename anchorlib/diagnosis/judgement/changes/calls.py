@@ -154,8 +154,9 @@ class Calls:
     def between(self, run: int, call: Call, row: int) -> list[Operation]:
         """Return those operations of a call that lie between a row's tensor and the call's result.
 
-        run: 0 for A, 1 for B. call: a call of that run. row: a row of A. For a value these are all
-        operations of the call. [] where the edges are missing, or state no single operations.
+        For a value, and for a tensor that is no parent of the result, these are all operations of
+        the call. [] where the edges are missing, or state no single operations.
+        run: 0 for A, 1 for B. call: a call of that run. row: a row of A.
         """
         edges = self.edges(run, call)
         if edges is None or compiled(edges.ops) or opaque(edges.ops):

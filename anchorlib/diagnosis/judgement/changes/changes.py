@@ -103,9 +103,10 @@ class Changes:
         self._settings = OptimizerSettings(self.frontier)
 
     def of(self, row: int, measure: Measure) -> tuple[str, ...]:
-        """Return clauses that say how B's computation of a record differs from A's, one a change.
+        """Return clauses on how B's computation of a record differs from A's: one for each change.
 
-        () if no difference of the computation is known.
+        () if no difference of the computation is known. Each record whose stored values are read
+        for it counts down `unread`.
         row: the record's row in A's table; it has a partner in B. measure: how far the two are
             apart.
         """
@@ -179,7 +180,8 @@ class Changes:
         """Return a clause on operands that autograd does not keep, if all else is equal; else ().
 
         That all else is equal is known only in steps for which both runs state edges. () too where
-        B drew other random numbers and operations take what no record holds, as dropout does.
+        B drew other random numbers and an operation multiplies by a tensor without a record, as
+        dropout does.
         row: a row of A.
         """
         clauses = []
@@ -201,10 +203,10 @@ class Changes:
         return drawn is not None and drawn <= step + 1
 
     def other_settings(self, row: int) -> bool:
-        """Return whether the two modules that made a row have different values for equal arguments.
+        """Return whether a row's module has an argument with one value in A and another value in B.
 
         Such modules compute different formulas: eps, approximate, p, negative_slope. Two modules of
-        different classes, or with different arguments, may still compute one formula.
+        different classes, or with arguments of different names, may still compute one formula.
         row: a value of A, or a gradient of one pass (`pass_grad`); False for others.
         """
         a = self.frontier.alignment.a

@@ -112,10 +112,10 @@ class Compositions:
         return []
 
     def _ungraded(self, row: int) -> list[str]:
-        """Return clauses on gradients that only one run has; for a gradient, also on a tied weight.
+        """Return clauses on gradients that only one run has; [] without any.
 
-        A tied weight is a parameter from which one run alone computes a certain value. [] without
-        any. row: a row of A.
+        For a gradient, a clause may also say that one run ties its parameter: that this run alone
+        computes a certain value from it. row: a row of A.
         """
         missing = without_gradient(self.calls.frontier, row, self.calls.names)
         if self.calls.kind(row) in ("grad", "pass_grad") and (

@@ -21,8 +21,9 @@ def detached(frontier: Frontier, row: int) -> list[str]:
 
     row: a gradient of A; a `value` row gives [].
 
-    First a record is sought that has a graph in that run and no graph in the other run. If there is
-    none, a record is sought that in the other run leads gradients only to other tensors.
+    First a record is sought that has a graph in that run and no graph in the other run. Next comes
+    a record that leads gradients, in the other run, only to other tensors. Last comes a record of
+    which the other run makes more calls without gradients and fewer calls with gradients.
     """
     alignment = frontier.alignment
     tensor = alignment.a.tensors[alignment.a.tensor[row]]
@@ -67,8 +68,8 @@ def _called_with_gradients(a: dict[Site, bool], b: dict[Site, bool]) -> str:
 def _calls(led: dict[Site, bool]) -> Counter[str]:
     """Return how many training calls of each name lead gradients back: name → calls.
 
-    Calls with one number count once, in whatever pass. led: for each record, whether gradients go
-    back through it.
+    Calls of equal number in different passes count as one call. led: for each record, whether
+    gradients go back through it.
     """
     sites = {
         (name, call) for (name, phase, _, call), leads in led.items() if leads and phase == TRAIN
@@ -94,8 +95,9 @@ def _cut(
 
 
 def _parents(statements: Iterable[Edges], renamed: dict[str, str]) -> dict[Site, set[str]]:
-    """Return for each record the names of the tensors to which gradients go back from it.
+    """Return (name, phase, pass, call) of a record → names of the tensors its gradients reach.
 
+    Where the edges of several steps have equal coordinates, the first edges count.
     statements: the stored edges of a run. renamed: B's names -> A's.
     """
     parents_of: dict[Site, set[str]] = {}
@@ -109,7 +111,7 @@ def _leading(statements: Iterable[Edges], name: str, renamed: dict[str, str]) ->
     """Return (name, phase, pass, call) of a record → whether gradients reach `name` through it.
 
     False for a record without a graph. A record with a graph that does not lead to `name` is left
-    out.
+    out. Of all other edges with equal coordinates, those of the first step count.
     statements: the stored edges of a run. renamed: B's names -> A's.
     """
     leads: dict[Site, bool] = {}

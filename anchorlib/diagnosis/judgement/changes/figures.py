@@ -35,9 +35,9 @@ class _Figures(NamedTuple):
 
 
 def follows(a: str, b: str) -> str:
-    """Return a clause that says how B's operand follows from A's; "" where no formula is known.
+    """Return how B's operand follows from A's, as ", the square of A's"; "" if no formula is known.
 
-    Nothing is said unless exactly one operand differs.
+    Nothing is said unless exactly one of the described operands differs.
 
     a, b: the arguments of an operation in A and in B.
     """

@@ -21,8 +21,8 @@ Array = np.ndarray[Any, Any]
 def given_elsewhere(frontier: Frontier, row: int) -> str:
     """Say at which step and pass, or on which rank, A is given what B is given at a row; or "".
 
-    row: a row of A, a model's input; other rows give "". "" too for an input that a run is given
-    several times, in the step itself or in the whole run.
+    row: a row of A, a model's input. Other rows, and inputs of one element, give "". "" too for an
+    input that a run is given several times, in the step itself or in the whole run.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
@@ -47,7 +47,7 @@ def given_elsewhere(frontier: Frontier, row: int) -> str:
 
 
 def _on_another_rank(table: Table, row: int, digest: Array) -> str:
-    """Say on which other rank A is given the bits `digest` in the row's step and pass; else ""."""
+    """Say on which one other rank A is given the bits `digest` in a row's step and pass; or ""."""
     own = table.tensors[table.tensor[row]]
     which = np.array([tensor[:2] == own[:2] for tensor in table.tensors], bool)[table.tensor]
     for place in (table.step, table.pass_index, table.call, table.phase):

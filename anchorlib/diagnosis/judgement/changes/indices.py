@@ -100,7 +100,7 @@ def other_targets(a: Sequence[Operation], b: Sequence[Operation]) -> Iterator[st
 
 
 def without_targets(ops: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Return the operations without the targets of losses among their arguments."""
+    """Return all operations; from the arguments of each loss, the target is removed."""
     return tuple(
         op._replace(arguments=TARGET.sub("", op.arguments).removeprefix(", "))
         if LOSS.search(op.name)
@@ -110,7 +110,7 @@ def without_targets(ops: Sequence[Operation]) -> tuple[Operation, ...]:
 
 
 def without_data(ops: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Return the operations without arguments that come with data: indices, masks, tensors."""
+    """Return all operations, without the arguments that come with data: indices, masks, tensors."""
     return tuple(op._replace(arguments=DATA.sub("", op.arguments).removeprefix(", ")) for op in ops)
 
 

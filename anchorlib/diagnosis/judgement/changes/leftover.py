@@ -45,10 +45,13 @@ LACKS = " lacks the first "
 
 
 def leftover(alignment: Alignment, pair: int, eps: float) -> str:
-    """Return a clause if a run did not clear a gradient, or clipped its elements; else "".
+    """Return a clause if one run alone left a gradient uncleared, or changed it otherwise; else "".
 
+    Other changes are: clearing it between passes, clipping each of its elements, and adding a
+    multiple of the parameter (weight decay).
     pair: the index of the pair of `grad` records in the alignment. eps: that of the coarser dtype
-    of the two. "" too where values are not stored, shapes differ, or the tensor is too large.
+    of the two. "" too where values are not stored, shapes differ, or the tensor is too large, or
+    too small for a coarse dtype.
     """
     sides = [(alignment.a, int(alignment.a_row[pair])), (alignment.b, int(alignment.b_row[pair]))]
     shapes = {table.shapes[table.shape[row]] for table, row in sides}
@@ -74,10 +77,12 @@ def leftover(alignment: Alignment, pair: int, eps: float) -> str:
 
 
 def _added(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
-    """Return a clause if one run's gradient is the other run's plus what it held a step earlier.
+    """Return a clause if one run's gradient still contains what it held a step earlier; else "".
 
-    "" where that holds of neither. sides: each run's table and row. held: the two gradients. near:
-    the share of a norm by which the sum may be off.
+    That is so where the gradient is the other run's plus this remainder, perhaps each times a
+    factor, or where it alone is a multiple of its passes' sum plus this remainder.
+    sides: each run's table and row. held: the two gradients. near: the share of a norm by which the
+    sum may be off.
     """
     for which, (own, other) in (("B", (1, 0)), ("A", (0, 1))):
         table, row = sides[own]
@@ -99,8 +104,8 @@ def _mixed(value: Array, own: Array, before: Array) -> bool:
     value: the gradient. own: the other run's gradient. before: this run's gradient a step earlier.
 
     Clipping makes each of the three tensors smaller by a factor of its own. In gradients of many
-    elements, two factors do not fit by chance; but where the two parts are multiples of one
-    another, factors always fit and prove nothing.
+    elements, two factors do not fit by chance. False for fewer than MANY elements, and where the
+    two parts are multiples of one another, since factors then always fit.
     """
     if not len(value) == len(own) == len(before) >= MANY or _off_line(own, before) <= PARALLEL:
         return False
@@ -161,8 +166,9 @@ def _is_both(value: Array, summed: Array | None, before: Array, near: float) -> 
 def _not_summed(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
     """Return a clause if one run's gradient alone is not a multiple of its passes' sum; else "".
 
-    sides: each run's table and row. held: the two gradients. near: the share of a norm by which a
-        sum may be off.
+    The clause names clipping of elements, or weight decay, where that explains the gradient. "" too
+    in runs of several ranks. sides: each run's table and row. held: the two gradients. near: the
+    share of a norm by which a sum may be off.
     """
     if any(len({tensor.rank for tensor in table.tensors}) > 1 for table, _ in sides):
         return ""  # a reduction over ranks is no sum of one rank's passes
@@ -241,7 +247,7 @@ def _limit(value: Array, summed: Array, near: float) -> float:
 
 
 def _before(table: Table, row: int) -> Iterator[Array]:
-    """Yield what the tensor's gradient held at times since its optimizer stepped before this row.
+    """Yield the contents of a gradient at moments since its optimizer's last step before this row.
 
     First comes the gradient that the optimizer read, then that gradient with the contribution of
     each pass since then: where two optimizers step in one step, the passes of the second optimizer

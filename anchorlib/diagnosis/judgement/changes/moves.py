@@ -34,8 +34,9 @@ CERTAIN = 8.0  # how many times the rounding of its tensor a move has to be
 def moved(frontier: Frontier, row: int) -> list[str]:
     """Return clauses on how A and B moved a row's tensor differently; [] without stored values.
 
-    row: a row of A. For a `value` the move since its last record that is equal in both counts; for
-    `updated` and `delta`, a move within the step that was not put back. Other kinds have no clause.
+    row: a row of A. For a `value`, its move since the last record that is equal in both runs is
+    compared; for `updated` and `delta`, a move within the step that was not put back. Other kinds,
+    and tensors with few or very many elements, have no clause.
     """
     alignment = frontier.alignment
     a, tensor = alignment.a, alignment.a.tensors[alignment.a.tensor[row]]

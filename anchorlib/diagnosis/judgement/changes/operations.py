@@ -212,7 +212,7 @@ def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
     """Return a clause if operations take their operands in another order in B; else "".
 
     Either one operation takes its own operands in another order, or two operations have exchanged
-    records.
+    records, or operations take the outputs of one operation in another order.
     a, b: the edges of A and of B, with equal operations. names: A's names -> B's, where they
         differ.
     """
@@ -276,10 +276,11 @@ def _outputs(arguments: str) -> str:
 
 
 def rearranged(a: Edges, b: Edges) -> list[str]:
-    """Return clauses on operations that rearrange elements and that one run alone ran.
+    """Return clauses on operations that rearrange elements and that one run ran more often.
 
-    Where there are no such operations, a clause says that one run alone repeats elements. [] where
-    the operations that compute differ. a, b: the edges of A and of B.
+    Where both ran them equally often, a clause says if one run expands tensors more often. [] where
+    these numbers are equal too, and where the operations that compute differ.
+    a, b: the edges of A and of B.
     """
     if computing(a.ops) != computing(b.ops):
         return []
@@ -332,7 +333,7 @@ def _taken(edges: Edges, at: int, names: Mapping[str, str]) -> list[str]:
     """Return the operands of the operation at index `at`: records by B's names, else operations.
 
     Where an operand comes from an operation that only moves bits, the input of that operation is
-    named instead.
+    named instead. "?" stands for an operand that is neither a record nor an operation's result.
     """
     sources = edges.inputs[at] if at < len(edges.inputs) else ()
     operands = []

@@ -27,11 +27,11 @@ class OptimizerSettings:
     def at(self, row: int) -> list[str]:
         """Return clauses on optimizer settings that differ up to a row's step; [] for none.
 
-        row: a row of A: an `updated`, `delta` or `opt.*` record; or, after pass 0 of step 0, a
-        parameter, or a value of which only a parameter's record is missing. Where no parameter is
-        recorded, an update first shows in what is computed from the parameter. An optimizer that
-        calls a closure (LBFGS) shows its updates in the parameters of later passes. At most SHOWN
-        clauses are returned.
+        The row must be one in which an update can show; other rows give []. Such a row is an
+        `updated`, `delta` or `opt.*` record; or, after pass 0 of step 0, a parameter, or a value
+        that was computed from recorded tensors and from parameters without records. An optimizer
+        that calls a closure (LBFGS) shows its updates in the parameters of later passes.
+        row: a row of A. At most SHOWN clauses are returned.
         """
         alignment = self.frontier.alignment
         tensor = alignment.a.tensors[alignment.a.tensor[row]]

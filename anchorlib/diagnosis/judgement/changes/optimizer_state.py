@@ -39,9 +39,9 @@ class _Held(NamedTuple):
 
 
 def held_otherwise(frontier: Frontier, row: int) -> list[str]:
-    """Return clauses on optimizer state that differed when an update was made; [] for nothing.
+    """Return clauses on optimizer state that differed when an update was made; [] for none.
 
-    row: an `updated`, `delta` or `opt.*` row.
+    row: an `updated`, `delta` or `opt.*` row; other rows give [].
     """
     a = frontier.alignment.a
     name, kind, _, rank = a.tensors[a.tensor[row]]
@@ -58,7 +58,7 @@ def held_otherwise(frontier: Frontier, row: int) -> list[str]:
 
 
 def _held(frontier: Frontier, row: int, name: str) -> _Held:
-    """Return the rows of a parameter's optimizer state after a row's update, where it differs.
+    """Return the rows of a parameter's optimizer state after a row's update: the kinds that differ.
 
     name: the parameter's name in A. The kinds are those that begin with `opt.`. row: a row of A.
     """

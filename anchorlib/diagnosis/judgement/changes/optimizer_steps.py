@@ -180,11 +180,12 @@ def updated_together(table: Table, row: int) -> frozenset[str]:
 def did_not_step(frontier: Frontier, row: int, before: int, still: int) -> list[str]:
     """Say that an optimizer left out a step in the run that left a parameter unchanged; or [].
 
-    Between the two rows the other run has an update, and this run has none, though it has as many
-    backward passes. [] where it has fewer: it is then in another part of the training there.
+    Between the two rows the other run has an update. The run that left the parameter unchanged has
+    none, though it has as many backward passes. A run with fewer passes gives []: it is in another
+    part of the training.
     before: A's previous row of the parameter. row: A's row of the value that one run alone changed
     since.
-    still: the run that left it unchanged, 0 for A, 1 for B.
+    still: the run that left the parameter unchanged, 0 for A, 1 for B.
     """
     alignment = frontier.alignment
     sides = [

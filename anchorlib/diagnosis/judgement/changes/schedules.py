@@ -60,7 +60,7 @@ def parted_since(frontier: Frontier) -> float:
 
     Where a parameter has no records and everything else that a later record was computed from is
     equal, an update from that step on has made it differ. The order of an optimizer's groups does
-    not count as a setting.
+    not count as a setting, nor does the optimizer's class.
     """
     differing = [*partings(frontier.alignment), *settings(frontier.alignment)]
     steps = [

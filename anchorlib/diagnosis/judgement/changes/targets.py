@@ -136,6 +136,7 @@ def _shown(label: int) -> str:
 def _target(table: Table, logits: int, gradient: int) -> _Target | None:
     """Return the target of a cross entropy, by its logits and their gradient; None if none fits.
 
+    The cross entropy is a binary one where the logits have at most two columns.
     logits, gradient: the rows of the two records in `table`.
     """
     shape = table.shapes[table.shape[gradient]]

@@ -46,9 +46,11 @@ class Covering:
     def excuses(self, row: int, pair: int, error_of_operation: Severity) -> bool:
         """Return whether the noise runs explain the difference of a pair of records.
 
-        Where the noise is small, the noise runs explain the difference if they are as far apart.
-        Where the tensor is nothing but noise, the difference must look like noise as well: B must
-        not be A times a factor.
+        The noise must cover the pair (`covers`), and B must not be A times a factor: noise has
+        another direction. Relative noise below SATURATED then explains errors up to a limit
+        (`_excused`). From SATURATED on, the tensor must consist of noise alone; and where the error
+        is large, or all tensors of its kind consist of noise, the difference must have a random
+        direction.
 
         row: A's row. pair: its index in the alignment. error_of_operation: how large rounding may
         make the error of the row's operation.
@@ -82,7 +84,8 @@ class Covering:
 
         own: the record's relative noise. The noise of its inputs is no excuse, since the inputs are
         equal in A and B. But the ratio of the record's noise to the inputs' noise shows how much
-        the operation magnifies, and it magnifies its own rounding as much.
+        the operation magnifies, and it magnifies its own rounding as much. If no noise of the
+        inputs is known, the limit is COVERED times the record's own noise.
         row: A's row of the record. error_of_operation: how large rounding may make its operation's
         error.
         """

@@ -92,7 +92,7 @@ def envelope(
 ) -> Envelope:
     """Return the noise of the measured pairs; only records of noise runs that differ are read.
 
-    runs: the tables of the noise runs.
+    runs: the tables of the noise runs. progress, over: as in `sizes.measure`.
     """
     a = alignment.a
     rows = alignment.a_row[measures.pair]

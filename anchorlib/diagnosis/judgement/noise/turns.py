@@ -236,7 +236,10 @@ def _beside(frontier: Frontier, row: int) -> list[tuple[str, Array, Array]]:
 
 
 def _values(frontier: Frontier, row: int) -> tuple[Array, Array] | None:
-    """Return the values of a row of A and of its partner; None where either is not known."""
+    """Return the values of a row of A and of its partner; None where they cannot be compared.
+
+    That is so without a partner, without its values or the row's, and for different sizes.
+    """
     alignment = frontier.alignment
     pair = int(np.searchsorted(alignment.a_row, row))
     if alignment.a_row[pair : pair + 1].tolist() != [row]:

@@ -122,7 +122,8 @@ def _differs_as_a_whole(a: Table, b: Table, row: int, row_b: int) -> bool:
     """Whether almost all elements of a constant differ, or it is a mask with two other values.
 
     Elements that are zero in both runs do not count: zero is zero in all units. A mask has two
-    values in each run, which stand at the same places.
+    values in each run, which stand at the same places. False where values are unknown, and where
+    one formula makes most elements of B's constant from A's, but not all.
     """
     if a.figures["numel"][row] > MOST_ELEMENTS or not (a.kept[row] and b.kept[row_b]):
         return False

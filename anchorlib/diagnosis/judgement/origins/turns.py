@@ -27,8 +27,8 @@ MOST_ELEMENTS = 1 << 22
 def in_turn(first: FirstStep) -> bool:
     """Whether passes contribute different parts to gradients whose sums over all passes agree.
 
-    False where pass by pass the contributions agree but for rounding, and where their values were
-    not kept.
+    False where pass by pass the contributions agree but for rounding, where one of the differing
+    gradients comes from a single pass, and where their values were not kept.
     """
     a, b = first.alignment.a, first.alignment.b
     tensors = a.tensor[first.rows[first.here]]

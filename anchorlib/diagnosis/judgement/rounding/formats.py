@@ -106,8 +106,9 @@ def of_parents(frontier: Frontier, row: int) -> float:
 
     A cast of an intermediate result shows that this result had the parents' type. And where a
     parameter's gradient is the sum of the gradients of several uses, each of these was rounded, and
-    their sum does not show that any more. A cast of a parent itself to a wider type rounds nothing,
-    as in layer norm under autocast.
+    their sum does not show that any more: without a cast, the finest eps of these gradients is
+    returned. A cast of a parent itself to a wider type rounds nothing, as in layer norm under
+    autocast.
     """
     a = frontier.alignment.a
     # Operations stand in the order of backward: the cast of a parent is the last of a value's

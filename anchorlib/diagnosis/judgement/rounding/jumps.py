@@ -46,7 +46,7 @@ class Jump(NamedTuple):
 
 
 def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump | None:
-    """The first leap in the first step that differs, in A's order of execution.
+    """The first leap in the first step that differs, in A's order of execution; None without one.
 
     Three kinds of large errors are no leaps. The first is the error of a tensor that consists of
     rounding alone, as the gradient of a bias before a norm. The second is any error behind a record
@@ -113,10 +113,13 @@ def _is_handed_on(
 ) -> bool:
     """Whether a row's error comes from a parent, so that no leap begins here.
 
-    An operation may enlarge an error, up to TIMES. An optimizer's state may hold squares: (1 + e)²
-    is 1 off by e·(2 + e). That matters where a gradient consists of rounding alone, as one that is
-    zero by theory, and e is large. But what an optimizer takes of one pass's gradient is a multiple
-    of it: it is off by as much as that gradient and the norm to which all are clipped.
+    Where a parent was recorded in one run alone, every earlier record counts as a parent. An
+    operation may enlarge an error, up to TIMES. An optimizer's state may hold squares: (1 + e)² is
+    1 off by e·(2 + e). That matters where a gradient consists of rounding alone, as one that is
+    zero by theory, and e is large. But a gradient that an optimizer reads, if it comes from a
+    single pass, is a multiple of that pass's gradient. Its error comes from that gradient only up
+    to MULTIPLE times the sum of two errors: the gradient's, and that of the norm to which gradients
+    are clipped.
     errors: row of A -> relative error of its pair. of_norm: see `_error_of_norm`.
     """
     a = frontier.alignment.a
@@ -167,7 +170,8 @@ def _is_rounding(frontier: Frontier, measures: Measures, place: int) -> bool:
     """Whether rounding in the compute dtype of the record or of its parents explains the error.
 
     Where computation goes on in bfloat16 after a float32 record, one rounding to bfloat16 is a
-    thousand times as large as the errors before it.
+    thousand times as large as the errors before it. An error that is judged against another size
+    than the record's own (`Severity.note`) counts as rounding up to TIMES eps.
     """
     row_a, row_b = _rows(frontier, measures, place)
     error = severity(frontier, row_a, row_b, measures.at(place))

@@ -73,7 +73,8 @@ def _made(frontier: Frontier, row: int, first: int) -> int | None:
 def _error(frontier: Frontier, row: int, apart: float) -> float:
     """The error of a moment; for a mean, relative to the spread of the values that were averaged.
 
-    A mean of terms that cancel rounds as much as the terms do, however small the mean is.
+    A mean of terms that cancel rounds as much as the terms do, however small the mean is. 0.0 for a
+    mean where its values, or those of its variance, are not known.
     apart: the error relative to the moment itself.
     """
     a = frontier.alignment.a

@@ -111,7 +111,10 @@ class Resummations:
     def _added_up(
         self, row: int, row_b: int, operands: list[int], eps: float
     ) -> Resummation | None:
-        """The finding from the operands' values in float64; None where no sum fits either run."""
+        """The finding from the operands' values in float64; None where no sum fits either run.
+
+        Sums that exceed the work that is left are not tried; each sum that is computed reduces it.
+        """
         alignment = self._frontier.alignment
         a, b = alignment.a, alignment.b
         if not self._readable(a, row) or not self._readable(b, row_b):
@@ -165,7 +168,7 @@ class Resummations:
     def _bounded(
         self, row: int, operands: list[int], measure: Measure, eps: float
     ) -> Resummation | None:
-        """The finding from norms alone for a weight's or a bias's gradient; None without any.
+        """The finding from norms alone for a weight's or bias's gradient; None if it excuses none.
 
         A weight's gradient sums n terms t = x·g: ‖t‖ ≤ about ‖x‖·‖g‖ / √n (Cauchy and Schwarz).
         """
@@ -194,7 +197,7 @@ class Resummations:
     def _bounded_sum(
         self, shape: tuple[int, ...], gradient: int, measure: Measure, eps: float
     ) -> Resummation | None:
-        """The finding from norms for a bias's gradient, whose terms are elements of `gradient`."""
+        """The finding from norms for a bias's gradient, a sum over axes of `gradient`; or None."""
         own = self._shape(gradient)
         if not shape or shape[0] not in own or not shape[0] or eps > 2.0**-23:
             return None

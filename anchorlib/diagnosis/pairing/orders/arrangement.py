@@ -119,7 +119,8 @@ class _KnownOrders:
     def move(self, a: Table, row_a: int, b: Table, row_b: int) -> Move | None:
         """Return how to reorder B's record to bring it clearly nearer to A's; None if nothing does.
 
-        Raises StoreError where a record cannot be read.
+        A move that is found decides the order of its pass for later calls. Raises StoreError where
+        a record cannot be read.
         """
         own = pass_of(a, row_a)
         for order in self._orders_for(own):

@@ -47,8 +47,8 @@ def drifted(
 def near_order(alignment: Alignment, pair: int) -> Order | None:
     """Return where B has each of A's rows along the first axis, if the rows are nearly equal.
 
-    None where they are not, and for records that are too large, of different shapes or dtypes, or
-    without stored values.
+    None where they are not, where B's rows are as near in their own order, and for records that are
+    too large, of different shapes or dtypes, or without stored values.
     """
     a, b = alignment.a, alignment.b
     row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])

@@ -71,7 +71,8 @@ def _in_order(a: RunNames, b: RunNames) -> Pairs:
     """Return pairs of unmatched names that have equal descriptions and equal places in the order.
 
     Both orders of execution are aligned by difflib, in which matched names are fixed points. A
-    description counts only where all names that have it, in both runs, are paired.
+    description counts only where all names that have it, in both runs, are paired. [] where more
+    than MOST pairs of names have equal descriptions.
     """
     told_a, told_b = _sequence(a), _sequence(b)
     counts = Counter(told_a.values()), Counter(told_b.values())

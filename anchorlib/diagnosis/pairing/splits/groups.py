@@ -196,7 +196,8 @@ class _Grouping:
     def _whole(self, group: RowGroup) -> RowGroup:
         """Return the group of a tensor that a step has once, as a parameter: shards or replicas.
 
-        Shards are concatenated. Of replicas the first stands for all, or the first that differs.
+        Shards are concatenated. Of replicas the first stands for all; but if one differs from the
+        first, that one stands for all, and both are added to `groups.replicas`.
         """
         if (axis := self._axis(group)) is not None:
             return self._kept(group._replace(combined="concatenated", axis=axis))
@@ -211,7 +212,11 @@ class _Grouping:
         return group
 
     def _part(self, group: RowGroup, tensor: Tensor) -> RowGroup:
-        """Return the group of a tensor that each pass has: batch parts, summands or replicas."""
+        """Return the group of a tensor that each pass has: batch parts, summands or replicas.
+
+        A group that lacks parts, or whose shapes do not fit, is left out and counted in
+        `groups.others`.
+        """
         axis = self._axis(group)
         if axis is not None:
             # Shards of a parameter's gradient are reduced already: no part's scale is left in them.

@@ -116,7 +116,7 @@ def norm_of_parts(table: Table, group: RowGroup) -> float:
 def _whole(table: Table, row: int, held: Held) -> Array:
     """Return the values of one row in their shape.
 
-    Raises StoreError where they lack their digest.
+    Raises StoreError where they do not have the digest that was recorded.
     """
     shape = table.shapes[table.shape[row]]
     raw = held[row] if row in held else whole(table, row)
