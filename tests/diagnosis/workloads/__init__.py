@@ -16,7 +16,10 @@ from tests.diagnosis.workloads import (
     gan,
     gpt,
     graph,
+    physicist,
+    points,
     policy,
+    quantizer,
     radiance,
     recommender,
     recurrent,
@@ -63,4 +66,7 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "student": (student.Distillation(), student.CASES),
     "dreamer": (dreamer.Dreamer(), dreamer.CASES),
     "radiance": (radiance.Radiance(), radiance.CASES),
+    "quantizer": (quantizer.Quantizer(), quantizer.CASES),
+    "physicist": (physicist.Physicist(), physicist.CASES),
+    "points": (points.Points(), points.CASES),
 }
