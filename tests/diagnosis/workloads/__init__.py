@@ -17,7 +17,10 @@ from tests.diagnosis.workloads import (
     gpt,
     graph,
     handwriter,
+    physicist,
+    points,
     policy,
+    quantizer,
     radiance,
     recommender,
     recurrent,
@@ -67,4 +70,7 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "radiance": (radiance.Radiance(), radiance.CASES),
     "handwriter": (handwriter.Handwriter(), handwriter.CASES),
     "tabular": (tabular.Tabular(), tabular.CASES),
+    "quantizer": (quantizer.Quantizer(), quantizer.CASES),
+    "physicist": (physicist.Physicist(), physicist.CASES),
+    "points": (points.Points(), points.CASES),
 }
