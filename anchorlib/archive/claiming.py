@@ -58,8 +58,8 @@ def claim_rank(shelf: Shelf, sealed: Sealed) -> None:
 def _read(data: bytes) -> tuple[str, int, str]:
     """Return digest, time (ns since the epoch) and machine of the archiver that claimed a rank.
 
-    data: the content of the claim, an object in the archive. One that cannot be read counts as very
-        old.
+    data: the content of the claim, an object in the archive. A claim that cannot be read counts as
+        very old.
     """
     try:
         claim: Any = json.loads(data)

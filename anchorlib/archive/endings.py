@@ -53,7 +53,7 @@ def check_recording(run: str, parts: Sequence[RankReader], shelf: Shelf) -> None
 
     Parts of two recordings have different keys, so neither would overwrite the other. But readers
     would join them to one rank, which they could not read. Nothing is checked for a run that one
-    collector recorded.
+    collector recorded, nor for a rank of which a part in `parts` was recorded anew.
     """
     if not is_spread(parts):
         return
@@ -106,10 +106,11 @@ def _has_ended(here: Sequence[RankReader], there: Location) -> bool:
 
 
 def _goes_on(other: RankReader, here: Sequence[RankReader]) -> bool:
-    """Return whether part `other` continues a session of the parts `here`, or has later sessions.
+    """Return whether `other` continues a session of the parts `here`, or has only later sessions.
 
-    All are parts of one rank, each held by one collector. False is returned for a part of an
-    earlier recording with this run's name.
+    `other` and `here` are parts of one rank, each held by one collector. Later are sessions that
+    resumed the rank after the newest session of `here`. False is returned for a part of an earlier
+    recording with this run's name.
     """
     own = [one for part in here for one in part.catalogue.attempts]
     claims, newest = {one.claim for one in own}, max(one.started_ns for one in own)

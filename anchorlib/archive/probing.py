@@ -26,6 +26,7 @@ def checked_shelf(shelf: Shelf, *, without_conditions: bool = False) -> Shelf:
     removes it.
     without_conditions: accept a store that ignores conditions. The caller then vouches that nobody
         else archives into it: two archivers could overwrite each other's objects.
+        The result is then another shelf, which looks at the store before it writes.
     Raises OptionError for a store that ignores conditions, unless that is accepted, and
     CollectorError for a store that does not answer.
     """

@@ -105,7 +105,7 @@ def _made(run: Location, reader: RankReader, into: FolderTarget) -> Sealed:
 def _check_unchanged(run: Location, reader: RankReader) -> None:
     """Raise RunBusyError where a rank was recorded into while it was sealed, that is, compressed.
 
-    The sealed objects may then have the values of one recording under the catalogue of another one.
+    The sealed objects may then have the values of one recording and the series of another one.
     """
     now = RankReader(run, reader.rank, reader.run, reader.part)
     if (now.catalogue.uid, *now.version) != (reader.catalogue.uid, *reader.version):

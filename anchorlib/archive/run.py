@@ -80,7 +80,8 @@ def archive_run(store: Path, run: str, shelf: Shelf, progress: Progress | None =
 
     Raises RunBusyError for a run that a living process writes, or wrote meanwhile, RunExistsError
     where the archive has another recording under this name, OptionError where the archive is the
-    store itself, StoreError for a run that was not closed, CollectorError.
+    store itself, StoreError for a run that was not closed or is damaged, RunNotFoundError,
+    CollectorError.
     """
     check_apart(store, run, shelf)
     parts = _parts_in(store, run)
@@ -106,7 +107,12 @@ def archive_served(
 
 
 def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
-    """Return what `archive_run` would do; nothing is written, and the same errors are raised."""
+    """Return what `archive_run` would do; nothing is written.
+
+    Raises the errors of `archive_run`, but for what only archiving finds: damaged rows and values,
+    another archiver at work, and another recording in the archive (which is found here too if
+    several collectors recorded the run).
+    """
     check_apart(store, run, shelf)
     folder = ShelfWithin(shelf, f"{run}.zarr")
     parts = _parts_in(store, run)
@@ -123,7 +129,10 @@ def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
 
 
 def plan_served(location: Location, run: str, shelf: Shelf) -> Planned:
-    """Return what `archive_served` would do; nothing is written, and the same errors are raised."""
+    """Return what `archive_served` would do; nothing is written.
+
+    Raises the errors of `archive_served`, but for what only archiving finds, as `plan_archive`.
+    """
     there = ShelfWithin(shelf, f"{run}.zarr").location
     parts = _parts_at(location, run)
     check_ended(run, parts, shelf)
@@ -156,7 +165,8 @@ def _sent(  # each argument has a meaning of its own
     parts: readers of what the store holds of each rank. Of a run that several collectors recorded,
         ranks that have ended are sent even if others have not: else two collectors could each wait
         for a part of the other.
-    Raises NotEndedError, after that, where a rank has not ended, and what `archive_run` raises.
+    Raises NotEndedError where a rank has not ended: for a run of several collectors after the other
+    ranks were sent, else before anything is sent. Also raises what `archive_run` raises.
     """
     folder = ShelfWithin(shelf, f"{run}.zarr")
     check_recording(run, parts, shelf)

@@ -46,7 +46,8 @@ def quiet() -> Iterator[None]:
 def checked_address(text: str) -> str:
     """Return a scheduler's address with its scheme, which is tcp where none is given.
 
-    Raises OptionError for an address that dask cannot use, and for tls:// without certificates.
+    An inproc:// address is returned unchecked. Raises MissingExtraError without dask, OptionError
+    for an address that dask cannot use, and for tls:// without certificates.
     """
     if text.startswith(_IN_PROCESS):
         return text

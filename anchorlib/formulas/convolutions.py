@@ -145,8 +145,9 @@ def convolution(chosen: Elements, taps: int, how: Strides) -> Function:
 
     Its output is (groups, places, channels), where a place is a position in an image of the batch.
     Its inputs: patches (groups, places, k), weights (groups, k, channels), b (groups, 1, channels)
-    if there is a bias, all of the chosen elements; then x, w and b (empty if there is no bias) as
-    they were recorded, for torch's kernel. taps: the number of positions in the kernel window.
+    if there is a bias, these for the chosen elements alone; then x, w and b (empty if there is no
+    bias) as they were recorded, for torch's kernel. taps: the number of positions in the kernel
+    window.
     """
 
     def library(inputs: Sequence[Any], precision: str) -> Array:

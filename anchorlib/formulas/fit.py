@@ -91,7 +91,8 @@ def _shares(
 ) -> Iterator[tuple[str, float]]:
     """Yield each formula's name, and the share of elements whose bits the formula gives.
 
-    A formula is yielded once for each precision and each library that it can be computed with.
+    A formula is yielded once for each precision and each library that it can be computed with. The
+    names and shares of torch's kernels follow.
     """
     for formula in function.formulas:
         for computed_in, rounding in _roundings(precision):

@@ -149,7 +149,7 @@ def rms_norm(eps: float) -> Function:
 
 
 def _forms(root: str, inverse: str, eps: float, *, centred: bool = True) -> tuple[Formula, ...]:
-    """Return the formulas of a normalisation, in each order of sums.
+    """Return the formulas of a normalisation in each order of sums, and one in float64.
 
     root: the name of the formula that divides by the root. inverse: the name of the formula that
     multiplies by the root's inverse. centred: whether the mean is subtracted first.

@@ -130,7 +130,8 @@ def matches(selector: Selector, name: str, kind: str, kinds: Collection[str] = (
     kinds: the kinds that `name` has, where they are known.  Without them `Gradient___X` matches
         both X@pass_grad and X@grad: the right one depends on whether X has a pass_grad.
     Each tensor is looked at by itself, so an exact name of one does not keep the selector from
-    matching others as a pattern: use `select` where all tensors are known.
+    matching others as a pattern: use `select` where all tensors are known. The `notice` of the
+    reading that matches is logged.
     """
     if selector.text in (name, join(name, kind)):
         return True

@@ -145,7 +145,7 @@ def noise_name(run: str, seed: int) -> str:
 
 
 def graft_name(run: str) -> str:
-    """Return the name of a rerun in which every anchor returns values of `run`: `run1-graft`.
+    """Return the name of a rerun whose watched tensors get the values of `run`: `run1-graft`.
 
     run: a run's name, path or URL; a long name is cut.
     """

@@ -70,7 +70,8 @@ class _Known:
     def read(self, selector: Selector) -> list[int]:
         """Return the indices in `pairs` of the tensors that `selector` matches; empty if none.
 
-        A selector has several readings: only the first one that matches any tensor counts.
+        A selector has several readings: only the first one that matches any tensor counts, and its
+        `notice` is logged.
         """
         for reading in selector.readings:
             places = [

@@ -31,20 +31,24 @@ class Boundaries:
         self._a, self._b = a, b
 
     def inputs_equal(self, a: Sequence[Op], b: Sequence[Op]) -> bool | None:
-        """Return whether all inputs that can be compared are equal; None if none can be.
+        """Return whether all inputs that can be compared have equal bits; None if none can be.
 
-        a, b: the operations of each run's block. An input is compared if its bits are known, and if
-        the operation that made it has a partner in the other run.
+        a, b: the operations of each run's block. The inputs are the tensors that a block takes and
+        did not compute. An input that an operation of the step computed is looked for among the
+        outputs of this operation's partner. An input from before the step (a parameter, the batch),
+        or whose maker is unknown, is looked for among all tensors of the other run's step. Inputs
+        without a digest, or whose maker has no partner with digests, cannot be compared.
         """
         known = [*_given(a, self._a, self._b), *_given(b, self._b, self._a)]
         return all(known) if known else None
 
     def outputs_equal(self, a: Sequence[Op], b: Sequence[Op]) -> bool | None:
-        """Return whether the last output of one block is among the other block's outputs.
+        """Return whether the result of one block is among the other block's outputs.
 
-        a, b: the operations of each run's block. If one of them is empty: whether the last output
-        of the other block is one of this other block's inputs, so that it changed no bits. None if
-        the digests that this needs are not known.
+        a, b: the operations of each run's block. The result is the first output of the last
+        operation. If one block is empty, the result of the other block is looked for among the
+        inputs of that same block: if it is there, the block changed no bits. Returns None if the
+        digests that this needs are not known.
         """
         if not (a and b):
             side = self._a if a else self._b
@@ -62,8 +66,9 @@ def _given(block: Sequence[Op], own: Side, other: Side) -> list[bool]:
     """Return, for each input whose bits are known, whether the other run has the same bits.
 
     block: consecutive operations of one run. An input's bits are looked for among the outputs of
-    its maker's partner; for an input from before the step, among all tensors of the other run's
-    step. Inputs without a digest, or whose maker has no partner with digests, are left out.
+    its maker's partner; for an input from before the step, or of an unknown maker, among all
+    tensors of the other run's step. Inputs without a digest, or whose maker has no partner with
+    digests, are left out.
     """
     known = []
     for maker, digest in own.flow.into(block):

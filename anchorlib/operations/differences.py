@@ -16,7 +16,7 @@ __all__ = ["OpAlignment", "OpDifference"]
 class OpDifference:
     """Operations that only one run has, or one operation that the runs called with other arguments.
 
-    stage, module: where they ran; the module has its name in A.
+    stage, module: where they ran, as `Op` has them; the module has its name in A.
     a, b: the operations of run A and of run B, () for none; one each where only arguments differ.
     arguments: the arguments that differ, as "approximate none | tanh"; "" for other operations.
     inputs_equal, outputs_equal: whether equal bits went in, and whether equal bits came out; None
@@ -90,9 +90,9 @@ class OpAlignment:
 
     @property
     def differences(self) -> tuple[OpDifference, ...]:
-        """The differences, one for all those that agree in stage, operations and arguments.
+        """The differences, with one entry for all that agree in stage, operations and arguments.
 
-        Its `like_it` names the other modules that have the same difference.
+        The `like_it` of an entry names the other modules that have the same difference.
         """
         kinds: dict[tuple[object, ...], list[OpDifference]] = {}
         for one in self.every:

@@ -35,8 +35,8 @@ class OpGap:
 def gaps_of(entries: Iterable[Entry]) -> list[OpGap]:
     """Return the gaps (what could not be traced, and why) that the entries of a log state.
 
-    For each attempt and reason the last total counts. Raises ValueError, KeyError or TypeError for
-    an entry that no writer states.
+    For each attempt (recording of the rank) and reason the last total counts. Raises ValueError,
+    KeyError or TypeError for an entry that no writer states.
     """
     gaps: dict[tuple[int, str], OpGap] = {}
     for entry in entries:

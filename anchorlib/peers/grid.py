@@ -157,6 +157,8 @@ def _labels(
 def _shared(labels: list[_Labels]) -> list[_Labels]:
     """Let a rank whose keys equal those of the rank before it share that rank's array of keys.
 
+    This changes the list `labels`, and returns it.
+
     Ranks of a job mostly have the same keys, so the keys of thousands of ranks fit into memory.
     """
     for number in range(1, len(labels)):

@@ -36,7 +36,8 @@ def parameters_of(run: Run) -> set[str]:
     """Return the names of a run's parameters.
 
     A name is a parameter's if it has a record of a kind that only parameters have, or if lineage
-    lists it among the parents of a value without a call, as it lists parameters.
+    (from what values were computed) names it as a parent and gives no call number for it: only
+    parameters have none there.
     """
     own = {info.name for info in run.tensors() if _is_of_a_parameter(info.kind)}
     return own | {

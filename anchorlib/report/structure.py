@@ -54,9 +54,9 @@ class StructureNode:
 def structure(comparison: Comparison, a: RunView, b: RunView) -> dict[str, Any]:
     """Return the modules and tensors of two runs for the page, and how the runs differ in each.
 
-    The result is {"nodes": …, sorted by path, "more": how many there are beyond MOST_NODES}. Where
-    there are too many, nodes that changed are kept before equal ones. a, b: what the page shows of
-    the runs.
+    The result is {"nodes": a list of [path, change, names, facts] (see `StructureNode`), sorted by
+    path, "more": how many nodes there are beyond MOST_NODES}. Where there are too many, nodes that
+    changed are kept before equal ones. a, b: what the page shows of the runs.
     """
     nodes = _rolled(_compared(comparison, a, b))
     listed = sorted(nodes, key=lambda one: one.change == "equal")[:MOST_NODES]
@@ -110,7 +110,7 @@ def _other_module(
 
 
 def _looks(view: RunView, names: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return {name: (shape, dtype)} in texts, of its kind `value`, else of the first kind it has.
+    """Return the shape and dtype of each name as texts: of its kind `value`, else its first kind.
 
     names: B's names -> A's, for the view of B; {} for that of A.
     """
@@ -142,8 +142,9 @@ def _ways(edges: Mapping[int, Iterable[Edges]], names: Mapping[str, str]) -> dic
 def _other_ways(a: Sequence[Way], b: Sequence[Way]) -> list[Fact]:
     """Return the operations and inputs that differ between two ways of computing a name.
 
-    a, b: all ways in which runs A and B computed it. The first that only A has is compared with
-        the first that only B has. [] where both have the same ways, or where a run's are not known.
+    a, b: all ways in which runs A and B computed the name. The first that only A has is compared
+        with the first that only B has; a run without such a way takes part with its first way.
+    Returns [] where both have the same ways, or where the ways of a run are not known.
     """
     if not a or not b or set(a) == set(b):
         return []

@@ -29,8 +29,9 @@ BOTH: Final = 2
 def vicinities(comparison: Comparison) -> list[dict[str, Any]]:
     """Return drawings of the operations around the first origins, where differences begin.
 
-    [] unless both runs were traced. Each is {origin: its index in the comparison, sides: the
-    drawings of run A and of run B}.
+    Each is {origin: its index in the comparison, sides: the drawings of run A and of run B}. An
+    origin is left out if the operation that made its record is not known in both runs. The result
+    is [] unless both runs were traced.
     """
     if comparison.runs is None or comparison.ops is None:
         return []

@@ -36,9 +36,9 @@ class Admission:
         self._refused: dict[Hashable, str | None] = {}
 
     def admit(self, block: RowBlock) -> RowBlock:
-        """Return the block without records that cannot be stored; its `misfits` name those.
+        """Return the block without records that cannot be stored; its `misfits` name the records.
 
-        Such records have an invalid series or phase, or a negative pass or call.
+        The records left out have an invalid series or phase, or a negative pass or call.
         """
         columns, tables = block.columns, block.tables
         refused = self._unfit(columns["series"], tables.series, check_series)
@@ -82,7 +82,8 @@ def check_edges(edges: Edges) -> Edges:
 
     edges: the value, and the tensors and operations that it was computed from. They must keep
     within the bounds of a message, and obey the rules of the store's reader: to a reader, one
-    malformed line is damage of the whole catalogue. Raises InvalidNameError, StoreError.
+    malformed line is damage of the whole catalogue, the file with the lineage. Raises
+    InvalidNameError, StoreError.
     """
     check_stated(edges)
     for name in (edges.name, edges.phase, *(parent.name for parent in edges.parents)):

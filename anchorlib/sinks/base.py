@@ -75,17 +75,18 @@ class Sink(Protocol):
         """
 
     def close(self, timeout: float) -> int:
-        """Flush, mark the run as closed for this rank, and return how many records are lost.
+        """Flush, mark the run as closed for this rank, and return how many more records are lost.
 
-        timeout: the most seconds that this may take. A run whose sink was revoked is left open, and
-        is only unlocked.
+        Records that `lost` counts are not counted again. timeout: the most seconds that this may
+        take. A run whose sink was revoked is left open and only unlocked, unless a collector still
+        lacks records of it.
         """
 
     def revoke(self) -> None:
         """Make the sink write nothing more, so that closing a session does not wait for it.
 
-        Any thread may call this. The call to the sink that is under way ends early, and the next
-        call raises.
+        Any thread may call this. The call to the sink that is under way ends early. Later calls of
+        `put` raise, or count their records as lost.
         """
 
     @property

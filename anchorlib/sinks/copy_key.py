@@ -27,8 +27,10 @@ _KEY_BYTES: Final = 32
 def copy_secret(what: tuple[object, ...]) -> bytes:
     """Return the secret by which this user can continue the copy of one attempt at a rank.
 
-    what: values that identify the attempt and the copy; equal values give the same secret.
-    Raises StoreError if the user's key can neither be read nor written.
+    what: values that identify the attempt (one recording of the rank) and the copy; equal values
+        give the same secret.
+    A user without a key gets one, which is written into a file. Raises StoreError if the key can
+    neither be read nor written.
     """
     identity = repr(what).encode()
     return hmac.new(_key(), identity, hashlib.sha256).digest()[:SECRET_BYTES]

@@ -249,7 +249,7 @@ class RemoteSink:
             self._changed.notify_all()
 
     def flush(self) -> Flushing:
-        """Ask the collector to publish all records that were put so far.
+        """Ask the collector to publish all records that were put so far, to any zarr reader.
 
         Returns an object whose `wait` blocks until that is done, and raises CollectorError if the
         collector has refused this run.
@@ -276,7 +276,10 @@ class RemoteSink:
                 )
 
     def revoke(self) -> None:
-        """End a `put` that waits for room: records that it has not stored are counted as lost."""
+        """End a `put` that waits for room: records that it has not stored are counted as lost.
+
+        The records of later calls of `put` are counted as lost too.
+        """
         with self._changed:
             self._revoked = self._sender.closing = True
             self._changed.notify_all()
@@ -285,7 +288,8 @@ class RemoteSink:
         """Deliver waiting records, close the run for this rank, return how many records are lost.
 
         Records that the collector lacks after `timeout` seconds stay in the spool and are not lost;
-        a warning says how to deliver them. Records that `dropped` counts are not counted again.
+        a warning says how to deliver them. Records that `dropped` counts are not counted again. The
+        run is left open if `revoke` was called and the collector has published all records.
         """
         if self._forked:
             return 0

@@ -53,6 +53,8 @@ class SpoolContent:
     links: attempts of the target that hold records of this spool, from earlier deliveries; set by
         `hello`.
     attempt: the number of the attempt that the target has to resume; None allows any.
+    Raises StoreError if nothing in the spool names its run, UnsupportedError if the spool is of a
+    protocol version that cannot be delivered.
     """
 
     def __init__(self, work: OwnedSpool, target: Destination, changed: threading.Condition) -> None:
@@ -114,7 +116,8 @@ class SpoolContent:
         """Return the Hello message (who writes what) of this delivery; set `links`, `attempt`.
 
         attempts: the recordings of this rank that the target has already, oldest first.
-        Raises RunExistsError if these are another recording.
+        The numbers under which `frames` are sent then count from the end of `links` on. Raises
+        RunExistsError if the target's recordings are not those of this spool.
         """
         hello = Hello()
         hello.CopyFrom(self._hello)
@@ -179,7 +182,7 @@ class SpoolContent:
         """Return a list with the gap that counts the records lost by damage, or an empty list.
 
         Call this at the end: all messages with records must have been read. Records missing at the
-        end of a closed session count too.
+        end of a closed session are noted in the spool's file `lost`, and count too.
         """
         reached = self.frames.reached
         if self.notes.closed and reached < self.notes.end:

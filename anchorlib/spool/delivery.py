@@ -47,7 +47,7 @@ Progress = Callable[[int, int], None]
 
 
 class _Draining(Outbox):
-    """The outbox of a spool that no process writes any more.
+    """The outbox (queue of messages) of a spool that no process writes any more.
 
     If the recording session was closed, the run is closed at the collector too. Otherwise the
     stream ends once the last flush is answered, and the run stays open.
@@ -95,12 +95,13 @@ class Delivery:
     """The delivery of one spool to a collector; construction asks what the collector has already.
 
     work: the spool, which this process owns. target: the collector, and the run's name there.
-    changed: guards the outbox and the sender.
+    changed: guards the queue of messages (`outbox`) and the sender.
     on_trouble: called with a sentence at the first failure, and at the first after any progress.
     seconds: how long the collector may stay away before the delivery ends.
 
-    Raises StoreError for a spool in which nothing names its run, RunExistsError if the collector
-    has another recording of the same rank.
+    Raises StoreError for a spool in which nothing names its run, UnsupportedError for one of a
+    protocol version that cannot be delivered, RunExistsError if the collector has another recording
+    of the same rank, CollectorError if the collector does not answer or refuses.
     """
 
     def __init__(
@@ -168,7 +169,7 @@ def left_spools(place: Path, hello: Hello, route: Route) -> Iterator[OwnedSpool]
 def deliver(
     folder: Path, to: str, *, patience: float, progress: Progress, run: str | None = None
 ) -> Delivered:
-    """Deliver the spool in `folder` to the store at `to`, remove it, and return the counts.
+    """Deliver the spool in `folder` to the store at `to`, remove the spool, return the counts.
 
     run: the name that the run gets in `to`; None for the name under which it was recorded.
     patience: after how many seconds without any progress a collector counts as unreachable.
@@ -177,8 +178,8 @@ def deliver(
     Raises RunBusyError if a live process owns the spool, CollectorError, StoreError,
     RunExistsError. Records that were delivered until then are not sent again the next time.
 
-    Older spools of the same rank beside `folder` are delivered first, so that attempts are stored
-    in the order in which they were made.
+    Older spools of the same rank beside `folder` are delivered first, so that attempts (recordings
+    of the rank) are stored in the order in which they were made.
     """
     follows = False
     for earlier in _earlier(folder):

@@ -84,7 +84,7 @@ def _confirm(content: SpoolContent, writer: Writer, store: Path) -> None:
     """Raise RunExistsError if records that the store has of this writer differ from the spool's.
 
     Without this check the spool would be removed as delivered, and its records be lost. Raises
-    StoreError if the rank got another attempt since the spool was opened.
+    StoreError if another attempt (recording of the rank) was begun since the spool was opened.
     """
     if content.attempt not in (None, writer.attempt):
         raise StoreError(

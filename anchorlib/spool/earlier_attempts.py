@@ -117,11 +117,12 @@ class Earlier:
             raise refused.error()
 
     def begin(self, work: OwnedSpool, to: str) -> Delivery | None:
-        """Prepare to deliver a spool to the collector `to`; wait until that has answered.
+        """Return the delivery of a spool to the collector `to`, ready to run.
 
-        The collector is asked which recordings of the rank it has. Returns None if `sender`
-        finished before it answered. Raises CollectorError if the collector refuses again and again;
-        or, if there are several collectors, if it stays away.
+        This asks the collector which recordings of the rank it has, and waits for the answer.
+        Returns None if `sender` finished before the answer came. Raises CollectorError if the
+        collector refuses again and again, or, where there are several collectors, stays away; and
+        the other errors of `Delivery`.
         """
         from anchorlib.spool.delivery import Delivery
 

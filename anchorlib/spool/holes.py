@@ -26,8 +26,8 @@ class Holes:
     A record has a number in the spool, and another one on the wire, under which it is sent. Numbers
     on the wire do not count records in holes. `to_wire` and `to_spool` convert one to the other.
 
-    base: how many records of this spool the destination has in attempts that earlier deliveries
-        made; numbers on the wire are counted from there on.
+    base: how many records of this spool the destination has in attempts (recordings of the rank)
+        that earlier deliveries made; numbers on the wire are counted from there on.
     """
 
     def __init__(self, folder: Path, to: str = "") -> None:

@@ -1,4 +1,7 @@
-"""Sends the messages of an outbox to a collector, through any number of broken connections."""
+"""Sends the messages of an outbox to a collector, through any number of broken connections.
+
+An outbox is the queue of a rank's messages, which stay in it until the collector has them.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,11 @@ class Sender:
         self._busy_since = self._away_since = 0.0
 
     def run(self) -> None:
-        """Send until the collector has closed the run or refused it, or `finished` is set."""
+        """Send until the collector has closed the run, or `finished` is set.
+
+        A failure that ends the sending for good is not raised: it sets `refused`, `trouble` and
+        `finished`.
+        """
         self._away_since = time.monotonic()  # earlier spools may have been delivered until now
         try:
             self._send()
@@ -180,6 +187,7 @@ class Sender:
 
         A collector takes a while to notice that a machine, or the line to it, is gone. The dead
         stream may be one of an earlier process, or one of this process to a collector that it left.
+        Returns True for _BUSY_SECONDS at most, counted from the first such failure.
         """
         follows = self.follows or self._hello.resume or self._route.has_moved
         if not follows or fault.kind is not Kind.BUSY:

@@ -126,8 +126,8 @@ def is_spool(path: Path) -> bool:
 def was_spool(path: Path) -> tuple[str, int] | None:
     """Return (run, rank) of a spool that was at `path` and is gone, as its name tells.
 
-    Returns None if `path` exists, or has not the name of a spool. It lets `anchor push` say that a
-    spool is delivered already.
+    Returns None if `path` exists, has not the name of a spool, or has no parent directory. This
+    lets `anchor push` say that a spool is delivered already.
     """
     match = _FOLDER.fullmatch(path.name)
     if match is None or path.exists() or not path.absolute().parent.is_dir():

@@ -203,7 +203,10 @@ class SpoolFrames:
 
     @property
     def definitions(self) -> list[bytes]:
-        """The messages that define the series, layouts and phases of the records read so far."""
+        """The messages that define the series, layouts and phases of the records read so far.
+
+        A layout is a dtype and a shape.
+        """
         return self._reader.definitions
 
     @property
@@ -289,7 +292,9 @@ class SpoolFrames:
         """Set with which record a new stream begins, and return its number in the spool.
 
         committed: how many records the collector has. number: the spool's number of the record
-        after these.
+        after these. Raises FrameError if the spool no longer has that record, except when a dead
+        process's spool goes to a collector without records: then the missing records, which another
+        store has, are noted as a hole.
         """
         oldest = self._segments.oldest
         held = self._kept[0].first if self._kept else self._end

@@ -133,7 +133,7 @@ class WrittenSpool:
     def connect(
         self, encoder: Encoder, lineage: list[bytes], changed: threading.Condition
     ) -> SpoolFrames:
-        """Return the spool's frames (messages with records), for an outbox.
+        """Return the spool's frames (messages with records), for an outbox (queue of messages).
 
         Call this once, before anything is written.
         encoder: makes the frames; the spool stores its definitions (of series and so on) too.
@@ -169,7 +169,10 @@ class WrittenSpool:
             label.write(self.folder)
 
     def settle(self) -> None:
-        """Sync all stored records to the disk, if they have to survive a power loss."""
+        """Sync all stored records to the disk, if they have to survive a power loss.
+
+        Nothing is synced while records wait in memory. A disk that fails is only logged.
+        """
         if self._power and not self.frames.spilling:
             self.writer.sync_or_warn()
 
@@ -187,7 +190,7 @@ class WrittenSpool:
             self.writer.notes()
 
     def leave(self) -> int:
-        """Close and unlock the spool, for another process to deliver; return how many are lost.
+        """Close and unlock the spool for another process; return how many records are lost.
 
         Lost are the records that are in memory alone, because the disk did not take them.
         """
@@ -225,7 +228,8 @@ def make_spool(  # noqa: PLR0913  # independent options, given by keyword
     power: whether records have to survive a power loss.
     limit: the most bytes on disk; None takes what `limit_of` says.
 
-    Raises OptionError, OSError.
+    Spools below `place` that dead processes left without records are removed. Raises OptionError,
+    OSError.
     """
     disk = disk or Disk()
     who = hello.writer_id.hex()

@@ -53,7 +53,9 @@ def past_attempts(run: str, rank: int, to: str, part: int = 0) -> Sequence[PastA
     """Return the attempts (recordings) of a rank that the store at `to` has, oldest first.
 
     part: the number of the part of the rank that the store holds, where several collectors have
-        recorded one rank. Returns () if the store has none, or if the rank cannot be read.
+        recorded one rank.
+    Returns () if the store has no such attempts, or if the rank cannot be read. Raises
+    CollectorError if a collector does not answer or refuses.
     """
     try:
         located = find_run(run, to)

@@ -1,4 +1,8 @@
-"""Writes frames (messages with records) into a spool's segment files, and syncs these to disk."""
+"""Writes frames (messages with records) into a spool's segment files, and syncs these to disk.
+
+Beside frames a segment holds notes: definitions of series and so on, gaps (what was not recorded)
+and lineage (from what values were computed).
+"""
 
 from __future__ import annotations
 
@@ -96,7 +100,7 @@ class SpoolWriter:
         """Write a frame (message with records), and new definitions before it, into a segment.
 
         first: the number of the frame's first record. more: whether the next frame continues its
-        last record. If OSError is raised, nothing was written.
+        last record. If OSError is raised, nothing of the frame was written.
         """
         with self._lock:
             self._make_room(first, frame.definitions)
@@ -117,9 +121,11 @@ class SpoolWriter:
             self._untold |= stated
 
     def notes(self, *, closed: bool = False) -> None:
-        """Write the gaps (what was not recorded) and lineage that are not in the segment yet.
+        """Write the gaps (what was not recorded) and lineage that the present segment lacks.
 
-        closed: whether to write also that the session is over. Raises OSError.
+        What is added to the segment is published. If there is no present segment, a new one is
+        begun, which has all gaps and lineage. closed: whether to write also that the session is
+        over. Raises OSError.
         """
         with self._lock:
             defined = self._told[0]
@@ -182,8 +188,9 @@ class SpoolWriter:
     def _make_room(self, first: int, definitions: int) -> None:
         """Begin a new segment unless the present one can take a message from record `first` on.
 
-        It can if it is not full and goes on with record `first`. definitions: how many of the
-        definitions (of series and so on) the message needs. Raises OSError.
+        The present segment can if it goes on with record `first`, and is not full or ends inside a
+        record. definitions: how many of the definitions (of series and so on) the message needs.
+        Raises OSError.
         """
         full = self._written >= self._full_at and not self._open
         follows = first == self._end - self._open
@@ -243,7 +250,10 @@ class SpoolWriter:
         self._untold.clear()
 
     def _write(self, parts: Sequence[Buffer]) -> None:
-        """Write all of `parts`, or nothing: the file is cut back after a failed write."""
+        """Write all of `parts`, or nothing: the file is cut back after a failed write.
+
+        If it cannot be cut back, the segment is ended. Raises OSError if the write failed.
+        """
         total = sum(map(len, parts))
         done = 0
         try:

@@ -32,7 +32,8 @@ class Standing:
 class Keeper(Protocol):
     """Measures, removes and renames whole runs of a store: of a directory, or of a collector.
 
-    A run that a living process writes can be neither removed nor renamed.
+    A run that a living process writes can be neither removed nor renamed. In place of RunBusyError
+    and RunExistsError, the keeper of a collector raises CollectorError, whose `kind` is the reason.
     """
 
     @property

@@ -4,7 +4,8 @@ Examined.of(run, 0)  ─▶ which rows of rank 0 are sound, and which of them ha
 salvage(store, …)    ─▶ a new run of the sound rows, which appears in the store when it is whole
 
 A row is the entry of one record in its rank's table; a row is sound if it fits its checksum and the
-name of its phase is not lost.
+name of its phase is not lost. An attempt is one recording of a rank. A rank's catalogue is the file
+that lists its attempts, series and phases, with gaps and lineage.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class Examined:
 
 
 def salvage(store: Path, examined: Sequence[Examined], name: str) -> bool:
-    """Copy the rows of some ranks that can be salvaged (`usable`) into a new run of the store.
+    """Copy the `usable` rows of the ranks that were examined into a new run of the store.
 
     name: the name of the new run, which appears only when it is whole. Lost rows and values are
         recorded in it as gaps.

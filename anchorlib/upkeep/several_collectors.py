@@ -92,7 +92,7 @@ class SpreadKeeper:
         return sum(one.bytes for one in parts), any(one.written for one in parts)
 
     def standing(self, run: str) -> Standing:
-        """Ask each collector for the Standing of its part of a run; return one for the whole run.
+        """Ask each collector for the Standing of its part of a run; return that of the whole run.
 
         Each collector is asked once. Raises RunNotFoundError where none has a part.
         """
@@ -135,8 +135,8 @@ class SpreadKeeper:
     def rename(self, run: str, name: str) -> None:
         """Rename all parts of a run; where one part cannot be renamed, all keep the old name.
 
-        Raises PartlyChangedError where a collector fails and some part, renamed by then, cannot be
-        given its old name back.
+        Raises RunExistsError for a name in use, PartlyChangedError where a collector fails and some
+        part, renamed by then, cannot be given its old name back.
         """
         if self._held(name):
             raise RunExistsError(

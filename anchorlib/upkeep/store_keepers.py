@@ -161,7 +161,7 @@ def keeper_of(stored_run: FoundRun) -> tuple[Keeper, str]:
     """Return the keeper of the store that holds a run, and the run's name in that store.
 
     A keeper removes and renames runs. Raises RunNotFoundError for a folder that is not called
-    NAME.zarr, OptionError for a run whose files are in an archive alone.
+    NAME.zarr, OptionError for a run whose files are in an archive alone or in an object store.
     """
     _check_here(stored_run)
     if isinstance(stored_run.location, Within):

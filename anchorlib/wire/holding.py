@@ -44,10 +44,11 @@ _PLAIN: Final = {"step": 0, "pass_index": 0, "call": 0, "order": 0, "time_ns": 0
 
 
 class HeldRows(NamedTuple):
-    """The table rows of the records in one frame that a writer still holds.
+    """The table rows of the records in one frame (message) that a writer still holds.
 
     first: the number of the first record. columns: the rows, column by column.
-    definitions: messages that define the series, layouts and phases that the rows refer to.
+    definitions: messages that define the series, layouts (dtype and shape) and phases that the rows
+        refer to.
     """
 
     first: int
@@ -101,9 +102,9 @@ def held_frame(message: bytes, definitions: Sequence[bytes]) -> HeldRows | None:
 def unconfirmed_ranges(
     held: Iterable[HeldRows], links: Sequence[StoredStretch]
 ) -> Iterator[UnconfirmedRange]:
-    """Yield the ranges of records in the `held` frames that the store has too.
+    """Yield the ranges of records in the `held` frames (messages) that the store has too.
 
-    links: which of the writer's records the store has, in which attempt.
+    links: which of the writer's records the store has, in which attempt (recording of the rank).
     """
     end = max((link.end for link in links), default=0)
     tables = _Tables()
@@ -167,7 +168,7 @@ class Questions:
 
 
 class _Tables:
-    """The series, layouts and phases defined so far, to which rows refer by number."""
+    """The series, layouts (dtype, shape) and phases defined so far; rows refer to their numbers."""
 
     def __init__(self) -> None:
         self._read = 0

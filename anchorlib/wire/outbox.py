@@ -244,8 +244,8 @@ class Outbox:
         """Process a reply of the collector to messages of this stream.
 
         Raises FrameError for a reply that breaks the protocol, RunExistsError if the collector has
-        other records than those sent, GarbledError if it finished a flush or the close although a
-        frame that was sent before has not arrived.
+        other records than those sent, GarbledError if the collector finished a flush or the close
+        although a frame that was sent before has not arrived.
         """
         said = reply.WhichOneof("message")
         if said == "resume":
@@ -347,7 +347,7 @@ class Outbox:
     def _go_on(self) -> None:
         """Resume sending, once the collector's records are confirmed to equal those kept here.
 
-        The records that it has are forgotten; the others are sent.
+        The records that the collector has are forgotten; the others are sent.
         """
         if self._questions.open or self._resume_at is None:
             return

@@ -12,7 +12,7 @@ __all__ = ["check_private"]
 
 
 def check_private(file: Path) -> None:
-    """Raise OptionError if others than its owner can read `file`, OSError if it is missing.
+    """Raise OptionError if others than its owner have rights to `file`, OSError if it is missing.
 
     A file of another owner may be readable by its group: a secret that belongs to root and is
     mounted for a service could not be read by the service's user otherwise.

@@ -28,7 +28,7 @@ def check_author(store: Path, grant: Grant, run: str, *, anew: bool) -> None:
 
     Some runs were made without a token: by a collector that had no access file, or by a trainer in
     the directory itself. Whoever has the right to write may continue such a run; to record it anew
-    takes the right to replace.
+    takes the right to replace. So does recording anew a run whose files are in its archive alone.
 
     Where the run's folder is a link to another run of the store, the records go to that run:
     writing needs the right to write both.

@@ -82,7 +82,10 @@ class Gate(grpc.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """Returns the handler of a call, wrapped so that the caller is checked before it runs."""
+        """Returns the handler of a call, wrapped so that the caller is checked before it runs.
+
+        For a call that the server does not have, the result is a handler that refuses the call.
+        """
         handler = continuation(handler_call_details)
         method = handler_call_details.method
         if handler is None:

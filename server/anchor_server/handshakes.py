@@ -107,8 +107,9 @@ class Handshakes:
         """Returns the connections that were closed without a call, and forgets them.
 
         It is called again and again. A connection is returned by the second call after it was
-        closed, so that `called` has time to report a call that came shortly before its end. One
-        that stays open for longer than a handshake may take counts as if a call had come.
+        closed, so that `called` has time to report a call that came shortly before its end. A
+        connection that stays open for longer than a handshake may take counts as if a call had
+        come.
         """
         failed = []
         for inode, one in list(self._connections.items()):
@@ -138,7 +139,10 @@ class Calls(grpc.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Returns the handler of a call, wrapped so that `on_call` is called before it runs."""
+        """Returns the handler of a call, wrapped so that `on_call` is called before it runs.
+
+        None for a call that the server does not have.
+        """
         handler = continuation(handler_call_details)
         return None if handler is None else behind(handler, self._tell)
 

@@ -57,7 +57,8 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # ha
     def Watch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
         """Answers a Watch call with the state now, and again at each change.
 
-        An unknown service is answered with SERVICE_UNKNOWN.
+        An unknown service is answered with SERVICE_UNKNOWN. While eight Watch calls are open, a
+        further one is refused with RESOURCE_EXHAUSTED.
         """
         if request.service not in _SERVICES:
             yield _Reply(status=_Reply.SERVICE_UNKNOWN)

@@ -198,6 +198,7 @@ class KeeperService:
         the run is a link, reading it needs the right to the run that it leads to as well; removing
         and renaming change the link alone.
 
+        The run's name is also noted in `asked.caller`, for the log.
         may_be_alone: also accept a run whose files are in its archive and no longer here.
 
         Raises a Refusal without the right, RunNotFoundError, InvalidNameError for a text that is no
@@ -249,8 +250,8 @@ def _noted_place(store: Path, runs: Sequence[str]) -> str:
     """Returns the directory or URL of the archive that the first of these runs was moved to.
 
     It is read from the note, a file that stays in the store for each archived run; damaged notes
-    are passed over. "" where no run has a note. A collector that archives nothing itself needs it:
-    the runs were archived by hand or by an earlier collector.
+    are passed over. "" where no run has a note. The function is for a collector that archives
+    nothing itself: the runs were archived by hand or by an earlier collector.
     """
     for run in runs:
         with suppress(StoreError):  # a damaged note, of which `anchor doctor` and readers tell

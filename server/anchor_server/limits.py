@@ -136,6 +136,7 @@ class SharedRate:
         """Raises a Refusal where a stream of the token `name` may not begin now.
 
         That is so where all tokens together, and this token beyond its share, sent too much before.
+        From this call on the token counts as one that sends.
         """
         self._ask(self._meter.check, name)
 

@@ -172,9 +172,11 @@ class RankHolders:
         _log.log(level, "not published: %s", error, extra={"run": key[0], "rank": key[1]})
 
     def check_author(self, grant: Grant, hello: Hello) -> None:
-        """Raises a Refusal where another token made the run and `grant` may not replace runs.
+        """Raises a Refusal where `grant` may not write to the run that `hello` names.
 
-        hello: names the run.
+        That is so, for instance, where another token made the run and `grant` may not replace runs;
+        `authors.check_author` has all cases. Raises StoreError where the note of who made the run
+        is damaged or missing.
         """
         check_author(self._store, grant, hello.run, anew=hello.overwrite)
 

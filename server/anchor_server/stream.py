@@ -4,7 +4,8 @@ Confirm ─▶ Confirmed   answers with the fingerprint of records that are in t
 Define                 tells names and shapes that later frames refer to
 Frame …                writes records; all frames of one batch are written in one go
 Gaps                   counts observations that could not be recorded; they are written too
-Lineage                says from which records others were computed; it is written too
+Lineage                says from which records others were computed, and may have entries of the
+                       run's header and of the log of traced operations; all of it is written
 Backlog                says how many records the trainer has made
 Flush ─▶ Flushed       answers when all records sent before it were published
 Close ─▶ Closed        closes the rank; the stream ends

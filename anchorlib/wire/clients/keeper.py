@@ -87,7 +87,8 @@ class KeeperClient:
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
         """Remove a run, and return how many bytes of disk this freed.
 
-        unless_after: a time in nanoseconds since the epoch; a run written to after it is kept.
+        unless_after: a time in nanoseconds since the epoch. If the run was written to after this
+            time, it is kept and CollectorError is raised.
         Raises RunNotFoundError, CollectorError, StoreError.
         """
         request = RemoveRequest(run=run, unless_after_ns=unless_after)

@@ -1,4 +1,7 @@
-"""One gRPC stream to a collector: sends an outbox's messages, and gives the outbox the replies."""
+"""One gRPC stream to a collector: sends an outbox's messages, and gives the outbox the replies.
+
+An outbox is the queue of a rank's messages, which stay in it until the collector has them.
+"""
 
 from __future__ import annotations
 

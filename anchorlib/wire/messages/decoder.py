@@ -91,8 +91,8 @@ class Decoder:
     def define(self, message: Define) -> None:
         """Add series, layouts and phases to the tables that the indices in later rows refer to.
 
-        Raises InvalidNameError, ModeError or FrameError for an invalid one, and FrameError for too
-        many.
+        A layout is a dtype and a shape. Raises InvalidNameError, ModeError or FrameError for an
+        invalid entry, and FrameError for too many.
         """
         self._series += [check_series(s.name, s.kind, s.mode) for s in message.series]
         layouts = [self._layout(layout) for layout in message.layouts]

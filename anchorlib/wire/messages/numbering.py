@@ -17,7 +17,10 @@ __all__ = ["TableSizes", "first_of", "kept_definition", "kept_frame", "renumbere
 
 
 class TableSizes(NamedTuple):
-    """How many series, layouts and phases are defined, or must be defined to read a frame."""
+    """How many series, layouts and phases are defined, or must be defined to read a frame.
+
+    A layout is a dtype and a shape.
+    """
 
     series: int
     layouts: int

@@ -42,7 +42,7 @@ _BOUNDS: Final = {
 def read_block(columns: Columns, payload: memoryview, tables: Tables) -> RowBlock:
     """Return the records of a message, whose values are in `payload`, as a block.
 
-    tables: the series, layouts and phases that the stream has defined.
+    tables: the series, layouts (dtype and shape) and phases that the stream has defined.
     Raises FrameError for a malformed frame, GarbledError for values that do not fit their digest.
     """
     rows, rest = divmod(len(columns.digest), DIGEST_BYTES)

@@ -105,8 +105,8 @@ def _answered(
 ) -> tuple[Answer, list[Selected]]:
     """Counts the histogram of the selected records; returns the answer and these records.
 
-    The records are [] where the index of an archived run has the answer; it is asked only without
-    `--as` and `--dask`. target: the format of `--as`. dask: the address of `--dask`.
+    The records are [] where the index of an archived run has the answer; the index is asked only
+    without `--as` and `--dask`. target: the format of `--as`. dask: the address of `--dask`.
     """
     from anchor_cli.histograms import Answer, answer_of_index
     from anchor_cli.records import selected

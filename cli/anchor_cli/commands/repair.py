@@ -259,7 +259,7 @@ class _Repair:
     def advice(self, rank: _Rank) -> str:
         """Returns the clause that says what to do about a damaged rank, or what was done.
 
-        "" where there is nothing to do.
+        With --as the clause is "" for a rank of which no sound row is left.
         """
         if self.name is not None:
             done = "would be" if self.dry else "are"

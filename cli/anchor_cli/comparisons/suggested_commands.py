@@ -78,7 +78,8 @@ def _tracing(
 
     Nothing is yielded where the runs' traced operations were compared, or where the first blamed
     origin may be rounding.
-    blamed: the origins to blame, the first one first. steps: that step's number in A, and in B.
+    blamed: the origins (records that differ although their inputs are equal) to blame, in order.
+    steps: the number of the first blamed step in A, and in B.
     """
     if comparison.ops is not None or not blamed or blamed[0].cls != "not_rounding":
         return

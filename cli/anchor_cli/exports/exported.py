@@ -108,9 +108,10 @@ class Exported:
         return self.run if len(self.ranks) == 1 else f"{self.run} rank {rank}"
 
     def verdict(self, rank: int) -> ExportedVerdict | None:
-        """Returns the comparison's verdict, which is for all ranks together, for the first rank.
+        """Returns the comparison's verdict if `rank` is the first exported rank; else None.
 
-        None for the other ranks, so that it is written once, and where there is no comparison.
+        The verdict is about all ranks together, and so is written once. None also where there is no
+        comparison.
         """
         return (
             None

@@ -47,7 +47,8 @@ def write_tracking(exported: Exported, place: str, tick: Tick) -> dict[str, Any]
     """Writes an MLflow run for each rank into the experiment `anchorlib`.
 
     place: a folder or a tracking URI. Returns what the command prints: the place, the ids of the
-    MLflow runs, and how many scalars and histograms were written.
+    MLflow runs, and how many scalars and histograms were written. Some environment variables of
+    MLflow are set in this process, where they are not set already.
     Raises MissingExtraError without the package `mlflow`, OptionError where MLflow refuses.
     """
     # Set first: mlflow reads them when it is imported, or later.

@@ -40,8 +40,9 @@ def write_offline(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]
     """Writes an offline run of W&B for each rank, below the folder `place`, which is made.
 
     Returns what the command prints: the place, the folder of each W&B run, and how many scalars and
-    histograms were written. Raises MissingExtraError without the package `wandb`, OptionError where
-    the folder cannot be written.
+    histograms were written. WANDB_ERROR_REPORTING is set to "false" in this process, if it is not
+    set. Raises MissingExtraError without the package `wandb`, OptionError where the folder cannot
+    be written.
     """
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when wandb is imported
     try:

@@ -20,9 +20,10 @@ def answer_of_index(run: Run, selectors: Sequence[str], selection: Selection) ->
     """Returns the histograms of the selected tensors from the run's index.
 
     None where the index is not enough: where the run has none, where the options select only some
-    of a tensor's records, where the run has gaps, and where values carry loss scales, about which
-    `anchor hist` prints a remark. Raises UnknownTensorError, AmbiguousTensorError or OptionError
-    where the selectors or the mode name no tensor, or not a single mode of it.
+    of a tensor's records, where the run has gaps (observations that were not recorded), and where
+    values carry loss scales, about which `anchor hist` prints a remark. Raises UnknownTensorError,
+    AmbiguousTensorError or OptionError where the selectors or the mode name no tensor, or not a
+    single mode of it.
     """
     if selection != Selection(mode=selection.mode) or run.gaps():
         return None

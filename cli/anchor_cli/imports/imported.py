@@ -49,8 +49,8 @@ class Import:
     def all(self, placing: Placing, tick: Tick) -> None:
         """Imports all files below the folder that hold tensors, and closes the run.
 
-        Files without tensors are added to `skipped`. After an error, which is raised, the run is
-        left open.
+        Files without tensors are added to `skipped` and named on stderr. After an error, which is
+        raised, the run is left open.
         placing: decides which step, name, … a file belongs to. tick: the progress bar.
         """
         dumps = self._placed(placing)
@@ -96,7 +96,7 @@ class Import:
         """Returns the files to import, with step, name, … of each, in the order of recording.
 
         The order is by step and pass, values before gradients, then by path. Files that are not
-        imported are added to `skipped`.
+        imported are added to `skipped` and named on stderr.
         """
         dumps = [
             (file, at) for file in _files(self.root) if (at := self._coordinates(file, placing))

@@ -61,8 +61,9 @@ class Extract:
     def stacked(self, *, raw: bool = False) -> Array:
         """Returns all values as one array of shape (record, *tensor shape).
 
-        raw: as they are stored (bfloat16 as uint16), not decoded. Raises RaggedError where the
-        records differ in shape or dtype, ValuesNotKeptError where one has only a summary.
+        raw: whether to return the stored numbers (bfloat16 as uint16) and not the decoded ones.
+        Raises RaggedError where the records differ in shape or dtype, ValuesNotKeptError where one
+        has only a summary.
         """
         if self.ragged:
             raise RaggedError(
@@ -76,7 +77,8 @@ class Extract:
         """Returns the values as arrays by name.
 
         The one name is `value`; where the records differ in shape or dtype, each is an array of its
-        own: `value_0`, `value_1`, …. raw: as they are stored, not decoded.
+        own: `value_0`, `value_1`, …. raw: whether to return the stored numbers and not the decoded
+        ones.
         Raises ValuesNotKeptError where a record has only a summary.
         """
         if not self.ragged:

@@ -23,6 +23,8 @@ Array = np.ndarray[Any, Any]
 class Following:
     """Finds the records and gaps of a run that were not reported yet, while it is being recorded.
 
+    A gap counts observations that were not recorded, or not with their values.
+
     wanted: called with name and kind; says whether records of that tensor are to be reported.
     """
 

@@ -56,7 +56,8 @@ class Verification:
 
     records: the number of committed records, each of which has a row in its rank's table.
     values: the number of records whose values are kept; bytes: the size of these values.
-    unchecked: rows without a checksum, written by an older version.
+    unchecked: rows without a checksum, written by an older version. gaps: counts of observations
+        that were not recorded.
     copied: for each rank that was copied while it was written, the number of rows left out because
         they were copied in part.
     """

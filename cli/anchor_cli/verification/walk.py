@@ -30,7 +30,8 @@ def verified(stored_run: FoundRun, tick: Tick) -> Verification:
     """Reads every row and value of a run again, and compares them with their checksums.
 
     tick: called with how many values of a rank were read, and how many it has.
-    Damage is not raised but collected in the result, also where a whole rank cannot be read.
+    Damage is not raised but collected in the result, also where a whole rank cannot be read. A rank
+    whose sealing for an archive was begun and not finished is passed over.
     """
     from anchorlib.errors import RunNotFoundError, StoreError
     from anchorlib.store import (
