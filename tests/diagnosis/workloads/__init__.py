@@ -16,8 +16,14 @@ from tests.diagnosis.workloads import (
     gan,
     gpt,
     graph,
+<<<<<<< HEAD
     handwriter,
+=======
+    physicist,
+    points,
+>>>>>>> kinds1
     policy,
+    quantizer,
     radiance,
     recommender,
     recurrent,
@@ -65,6 +71,12 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "student": (student.Distillation(), student.CASES),
     "dreamer": (dreamer.Dreamer(), dreamer.CASES),
     "radiance": (radiance.Radiance(), radiance.CASES),
+<<<<<<< HEAD
     "handwriter": (handwriter.Handwriter(), handwriter.CASES),
     "tabular": (tabular.Tabular(), tabular.CASES),
+=======
+    "quantizer": (quantizer.Quantizer(), quantizer.CASES),
+    "physicist": (physicist.Physicist(), physicist.CASES),
+    "points": (points.Points(), points.CASES),
+>>>>>>> kinds1
 }
