@@ -57,7 +57,7 @@ class Tables:
 
     The lists may grow, but an entry that is in a list never changes.
 
-    series: (name, kind, text of the mode), as ("fc2.bias", "grad", "All").
+    series: (name, kind, text of the mode), as ("fc2.bias", "grad", "all").
     layouts: (torch's name of the dtype, shape). sizes: the bytes of one record of each layout.
     phases: the names of phases, as "train".
     """

@@ -105,11 +105,14 @@ class RowBlock:
         return [self.tables.series[number] for number in self.columns["series"].tolist()]
 
     def nothing(self) -> RowBlock:
-        """Return a block with the tables of this block and without any record."""
+        """Return a block with the tables and misfits of this block, and without any record."""
         return self.only(np.zeros(len(self), bool))
 
     def only(self, chosen: Array) -> RowBlock:
-        """Return a block of the records for which `chosen`, one bool per record, is true."""
+        """Return a block of the records for which `chosen`, one bool per record, is true.
+
+        The block keeps all misfits of this block.
+        """
         bins = np.repeat(chosen, self.columns["bins"].astype(np.int64))
         return replace(
             self,
@@ -133,7 +136,7 @@ class RowBlock:
 
 
 def joined_blocks(blocks: Sequence[RowBlock]) -> RowBlock:
-    """Concatenate blocks that have the same tables, at least one, into one block."""
+    """Concatenate blocks, at least one, that have the same tables, into one block."""
     if len(blocks) == 1:
         return blocks[0]
     offsets = np.cumsum([0, *(len(block.payloads) for block in blocks[:-1])]).tolist()

@@ -16,8 +16,8 @@ Array = np.ndarray[Any, Any]
 class RankIndex:
     """The visible row numbers of one rank, grouped by series.
 
-    Visible are all rows but those that a resumed run recorded again; with `attempts`, all rows.
-    An index does not grow: `Run` makes a new one when more records were committed.
+    Of rows that a resumed run recorded again, only the later ones are visible; with `attempts`, all
+    rows are. An index does not grow: `Run` makes a new one when more records were committed.
     series: the catalogue entries of the series that have records, in order of their first records.
     """
 
@@ -50,14 +50,20 @@ class RankIndex:
         return self._of_tensor.get((name, kind), [])
 
     def rows(self, entry: SeriesEntry) -> Array:
-        """Return the row numbers of a series in order of execution."""
+        """Return the row numbers of a series in order of execution.
+
+        Empty for a series that was added to the catalogue after this index was made.
+        """
         if entry.id >= len(self._entries):
             return self._rows[:0]
         rows: Array = self._rows[self._starts[entry.id] : self._starts[entry.id + 1]]
         return rows
 
     def laid_out(self) -> tuple[Array, Array]:
-        """Return the row numbers of all series concatenated, and the index of each one's first."""
+        """Return the row numbers of all series, concatenated, and where each series begins in them.
+
+        There must be at least one series.
+        """
         parts = [self.rows(entry) for entry in self.series]
         return np.concatenate(parts), np.cumsum([0, *map(len, parts[:-1])])
 

@@ -51,9 +51,12 @@ __all__ = ["Run", "open_run"]
 def open_run(run: str | Path, store: str | Path | None = None) -> Run:
     """Open a run for reading, also while it is still being recorded.
 
-    run: a name in `store`, a path ("anchors/run1.zarr"), or "grpc://host:port/run1".
-    store: a directory or a collector's URL; None means ANCHOR_STORE, else "anchors".
-    Raises RunNotFoundError (with what may have been meant), OptionError, CollectorError.
+    run: a name in `store`, a path ("anchors/run1.zarr"), or an address that ends in a name
+        ("grpc://host:port/run1", "s3://bucket/prefix/run1").
+    store: a directory, or the URL of a collector or object store; None means ANCHOR_STORE, else
+        "anchors".
+    Raises RunNotFoundError (with what may have been meant), OptionError, CollectorError,
+    StoreError, MissingExtraError (an object store without obstore).
     """
     stored_run = find_run(run, store)
     return Run(RunReader(stored_run.location, stored_run.name, asked(run, store)))
@@ -85,7 +88,11 @@ class Run:
 
     @property
     def state(self) -> str:
-        """ "open" while the session of any rank is not closed (or died unclosed), else "closed"."""
+        """Whether the run is "closed" or "open".
+
+        "closed" once the session of every rank was closed; "open" before that, also where a session
+        has died unclosed.
+        """
         self._reader.refresh()
         return self._reader.state
 
@@ -93,8 +100,8 @@ class Run:
     def live(self) -> bool | None:
         """Whether a process is writing the run right now.
 
-        None for a collector's run, since only the collector knows. A run that is open and not live
-        was left behind by a process that died.
+        None for a run that is not in a local directory: of a collector's run only the collector
+        knows. A run that is open and not live was left behind by a process that died.
         """
         states = [self._reader.is_live(rank) for rank in self.ranks]
         return None if None in states else any(states)
@@ -201,8 +208,9 @@ class Run:
     def op_of(self, record: Record) -> Op | None:
         """Return the traced operation whose output a record of this run is, found by its digest.
 
-        None where the record's step was not traced, and for records that no operation made:
-        inputs, initial parameters, deltas. Raises DamagedError for a damaged log of operations.
+        None where the record's step was not traced, for records that no operation made (inputs,
+        initial parameters, deltas), and for a record without values and summary. Raises
+        DamagedError for a damaged log of operations.
         """
         if record.summary is not None:
             digest = record.summary.digest.hex()
@@ -231,8 +239,9 @@ class Run:
     def rows(self, rank: int) -> tuple[RankReader, np.ndarray[Any, Any]]:
         """Return the store's reader of one rank, and its visible row numbers by execution order.
 
-        Visible are all rows but those that a resumed run recorded again. For code that works on the
-        columns of all series of the rank together. Raises OptionError where there is no such rank.
+        Of rows that a resumed run recorded again, only the later ones are visible. For code that
+        works on the columns of all series of the rank together. Raises OptionError where there is
+        no such rank.
         """
         (reader,) = self._readers_of(rank)
         return reader, visible_rows(reader)
@@ -240,8 +249,8 @@ class Run:
     def all_rows(self) -> list[tuple[RankReader, np.ndarray[Any, Any]]]:
         """Return (reader, visible row numbers by execution order) of each rank, ranks ascending.
 
-        Visible are all rows but those that a resumed run recorded again. The run is searched for
-        new rows once, before the first rank.
+        Of rows that a resumed run recorded again, only the later ones are visible. The run is
+        searched for new rows once, before the first rank.
         """
         return [(reader, visible_rows(reader)) for reader in self._readers_of(None)]
 
@@ -339,8 +348,8 @@ class Run:
     ) -> list[TensorHistogram]:
         """Return the log2 histogram of each tensor and kind that a selector names.
 
-        rank: None counts the records of all ranks together. A tensor of which `where` leaves no
-            record is left out; [] if that is so of all.
+        rank: None counts the records of all ranks together. A tensor of which no record matches
+            all arguments is left out; [] if that is so of all.
         The other arguments, and the errors, are those of `histogram`.
         """
         known = list(dict.fromkeys((info.name, info.kind) for info in self.tensors()))
@@ -385,8 +394,8 @@ class Run:
         `rank<r>/tensors/<encoded name>/<kind>` opens with `zarr.open_group` and with
         `xarray.open_zarr(..., consolidated=False)`: `value` is (record, *shape) with `step`,
         `pass_index` and `call` along it, `value_1` … hold records of further shapes. The store
-        shows the records of this moment whose values were kept, of the last attempt; values are
-        read when zarr asks for them.
+        shows the records of this moment whose values were kept; of records that a resumed run
+        recorded again, only the later ones. Values are read when zarr asks for them.
         """
         return as_zarr(tensor_tree(self.name, self.each_series()))
 
@@ -396,8 +405,8 @@ class Run:
         With None, new records are looked for once. With a number, they are looked for only if the
         rank is not known yet, so that a caller may cheaply ask for one rank after the other. The
         rows of a rank are read when the iteration comes to it.
-        attempts: include records that were recorded again after a resume. Raises OptionError
-        where there is no such rank, RunNotFoundError where one was removed before it was read.
+        attempts: include records that were recorded again after a resume. Raises OptionError where
+        there is no such rank, RunNotFoundError where a rank was removed before it was read.
         """
         ranks = self.ranks if rank is None else [self._checked_rank(rank)]
         for reader in self._reader.each_rank(ranks):
@@ -433,7 +442,10 @@ class Run:
         return self._reader.by_step()
 
     def refresh(self) -> None:
-        """Look for newly committed records; every other call does so by itself."""
+        """Look for newly committed records; other calls do so by themselves.
+
+        An exception is `each_series` of a rank that is known already.
+        """
         self._reader.refresh()
 
     def _find(self, name: str, kind: str, *, attempts: bool = False) -> list[Series]:

@@ -55,7 +55,11 @@ class Series:
 
     @property
     def kind(self) -> str:
-        """The kind of the records: value, grad, pass_grad, updated, delta or opt.KEY."""
+        """The kind of the records: value, grad, pass_grad, updated, delta or opt.KEY.
+
+        Operands of traced operations have the kinds op.in.ARGUMENT, op.out, op.out:1 and
+        op.out.ARGUMENT.
+        """
         return self._entry.kind
 
     @property

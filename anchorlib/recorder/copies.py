@@ -182,7 +182,7 @@ class Copies:
         """Wait for the future `asked`, at most `timeout` seconds, and call `settle` meanwhile.
 
         Without `settle` the drain, which has to answer `asked`, would wait for values from a failed
-        device. Returns at once while no copy is under way.
+        device. Returns as soon as no copy is under way, even if `asked` has no answer yet.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while (self._running or self._places) and not asked.done():

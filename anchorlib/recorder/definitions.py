@@ -59,9 +59,10 @@ class Definitions:
         self.tables = Tables(self._series.keys, self._layouts, self._sizes, self._phases.keys)
 
     def define(self, definition: Mapping[str, Any]) -> bool:
-        """Add the definition of a stream or layout; return whether `definition` is one.
+        """Add the definition of a stream or layout, and return True.
 
-        definition: parsed JSON from the ring. If it is a statement, such as a gap, nothing is done.
+        definition: parsed JSON from the ring. If it is a statement, such as a gap, nothing is done,
+            and the result is False.
         """
         if "stream" in definition:
             *key, keeps = definition["stream"]

@@ -111,7 +111,11 @@ class DrainHost:
     # -- the listening thread
 
     def listen(self) -> None:
-        """Handle the trainer's messages until the trainer has ended; runs in a separate thread."""
+        """Handle the trainer's messages until the trainer has ended; runs in a separate thread.
+
+        If a message cannot be read, this process ends with exit code 1; the trainer then replaces
+        it by another recorder process.
+        """
         try:
             while (heard := self._messages.receive()) is not None:
                 self._handle(*heard)
@@ -150,8 +154,10 @@ class DrainHost:
         os.eventfd_write(self._bell, 1)
 
     def run(self, trainer: int) -> None:
-        """Run the drain until the session is closed, or the trainer has died and all is stored.
+        """Run the drain until the session is closed, or the trainer has died.
 
+        After the trainer's death, the records that are left in the ring are stored first; they have
+        30 seconds to reach a collector.
         trainer: a process descriptor of the trainer.
         """
         drain = self.drain

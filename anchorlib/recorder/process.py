@@ -286,7 +286,11 @@ class RecorderProcess:
         return True
 
     def _record_here(self) -> None:
-        """Start a thread of this process that empties the ring from now on."""
+        """Start a thread of this process that empties the ring from now on.
+
+        If that fails, a warning is logged, nothing more is recorded, and all requests are
+        cancelled.
+        """
         self.ready.set()
         try:
             self._plan = self._successor()

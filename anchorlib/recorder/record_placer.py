@@ -120,7 +120,7 @@ class RecordPlacer:
         flags: int = 0,
         count: int = 1,
     ) -> None:
-        """Place a record in the ring, or count it as lost. Raises nothing.
+        """Place a record in the ring, or count it as lost. Raises only what `source` raises.
 
         source, nbytes: where the values come from, and their size.
         stream, layout: the numbers that `RecordQueue.stream` and `RecordQueue.layout` returned.

@@ -214,8 +214,9 @@ class Producer:
         self.placing = False
 
     def place(self, nbytes: int, room: int) -> int:
-        """Return the position at which `nbytes` bytes of values may be written; -1 without room.
+        """Return the position at which `nbytes` bytes of values may be written.
 
+        The result is -1 if there is not enough room, or no free slot.
         room: how many bytes of the payload may be in use, these values included.
         """
         words, size = self._words, self._size

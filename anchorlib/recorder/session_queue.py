@@ -44,8 +44,9 @@ DrainPlace: TypeAlias = Literal["process", "thread"]
 def default_place() -> DrainPlace:
     """Return what empties the ring by default: "process" if the system allows that, else "thread".
 
-    A process needs Linux's memfd, eventfd and pidfd. It also needs a processor that makes stores to
-    shared memory visible in the order in which Python makes them, as x86-64 does.
+    A process needs Linux's memfd, eventfd and pidfd, and a Python interpreter to run, which a
+    frozen program does not have. It also needs a processor that makes stores to shared memory
+    visible in the order in which Python makes them, as x86-64 does.
     """
     has_all = all(hasattr(os, name) for name in ("memfd_create", "eventfd", "pidfd_open"))
     in_order = platform.machine() in {"x86_64", "AMD64"}

@@ -95,7 +95,7 @@ class RecorderThread:
         """Do nothing: the thread ends by itself after the close."""
 
     def defined(self, slot: int, text: bytes) -> None:
-        """Do nothing: the thread reads the definition in the ring; no other will need it."""
+        """Do nothing: this thread reads definitions from the ring, and no drain comes after it."""
 
     def lend(self, nbytes: int) -> tuple[int, int, object]:
         """Allocate memory for one record that is too large for the ring.

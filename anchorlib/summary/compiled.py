@@ -177,8 +177,9 @@ class Scans:
     def get(self, layout: BitLayout, flat: Array) -> Scan | None:
         """Return the compiled scan to use for the array `flat`; None to use numpy.
 
-        It is None if no scan is linked yet, or if numpy is faster. The call notes how many bytes
-        are summarised, and after WORTH bytes has the scans compiled.
+        It is None if no scan is linked yet, if numpy is faster, or if `flat` is not aligned in
+        memory. The call notes how many bytes are summarised, and after WORTH bytes has the scans
+        compiled.
         """
         if self._ready:
             name = "double" if layout is DOUBLE else "single"

@@ -146,8 +146,9 @@ def _exact_sum(values: np.ndarray[Any, Any]) -> int:
 def _join(scaled: dict[int, float], power: int) -> tuple[float, int]:
     """Add up sums of values that were scaled by different powers of two.
 
-    scaled: shift → the sum of values that were scaled by 2**(power * shift). Returns (sum, shift),
-    where the shift is that of the largest values, and the sum is scaled by it.
+    scaled: shift → the sum of values that were scaled by 2**(power * shift).
+    Returns (sum, shift), where the shift is that of the largest values, and the sum is the true sum
+    times 2**(power * shift).
     """
     top = min((shift for shift, value in scaled.items() if value), default=0)
     # ldexp, because 2.0**-1200 by itself is zero.

@@ -28,6 +28,7 @@ class Compiling:
 
     awaited: whether somebody waits for the process: then it has its parent's priority, else a low
         one.
+    The constructor raises ModuleNotFoundError where numba is not installed.
     """
 
     def __init__(self, *, awaited: bool = False) -> None:

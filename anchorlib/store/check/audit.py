@@ -117,11 +117,11 @@ class RankAudit:
         return sorted(bad)
 
     def _behind(self, counted: int) -> int:
-        """Return how many committed rows lie behind the first uncommitted one; 0 in a sound rank.
+        """Return how many rows behind row `counted`, in its chunk, are committed; 0 if all is well.
 
-        counted: how many rows were committed at the beginning. A live writer may commit rows after
-            that count and while they are read here, so they are read twice, and count only if row
-            `counted` is uncommitted both times.
+        counted: how many rows were committed at the beginning, so also the number of the first row
+            that was not. A live writer may commit rows after that count and while they are read
+            here, so they are read twice, and count only if row `counted` is uncommitted both times.
         """
         for _ in range(2):
             chunk, slot = divmod(counted, ROWS_PER_CHUNK)

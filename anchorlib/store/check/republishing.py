@@ -42,7 +42,7 @@ def unpublished(run: Location, reader: RankReader) -> Iterator[tuple[str, bytes]
     """Yield key and right content of each file of a rank that is not as its rows require.
 
     Only files that other zarr readers need are looked at: each zarr.json, and the chunks of labels
-    (series, step, …) beside values.
+    (series, step, …) beside values. Keys are relative to the rank's folder.
     reader: reads the rank; all its rows were found sound. Raises StoreError, DamagedError.
     """
     rank = Within(run, rank_name(reader.rank, reader.part))
@@ -61,8 +61,8 @@ def unpublished(run: Location, reader: RankReader) -> Iterator[tuple[str, bytes]
 def republish(store: Path, run: str, reader: RankReader) -> int:
     """Write the files that `unpublished` yields; return how many were written.
 
-    The run's own zarr.json is written as well if it is faulty. Call this only while the rank's lock
-    is held. Raises StoreError where a folder of the run is a link.
+    The run's own zarr.json is written as well if `run_faults` reports any fault. Call this only
+    while the rank's lock is held. Raises StoreError where a folder of the run is a link.
     """
     folder, tree = run_directory(store, run), Tree(store)
     location = LocalLocation(folder)
@@ -125,7 +125,7 @@ def _parsed(data: bytes | None) -> Any:
 
 
 def _check_folders(run: Path, folder: Path) -> None:
-    """Raise StoreError where a folder between the run and `folder` in it is a link."""
+    """Raise StoreError where `folder` or a folder between it and the run is a link or a file."""
     for path in (run / part for part in _parts(folder.relative_to(run))):
         try:
             mode = path.lstat().st_mode

@@ -112,7 +112,7 @@ def write_note(store: Path, note: ArchiveNote) -> None:
 def note_of(store: Path, run: str) -> ArchiveNote | None:
     """Return the note that says where a run is archived; None where the run has no note.
 
-    Raises StoreError for a damaged note.
+    Raises StoreError for a note that is damaged or cannot be read.
     """
     try:
         data = _path(store, run).read_bytes()

@@ -1,7 +1,8 @@
 """How much a run may still write when the disk gets full, and which values are then left out.
 
-A run may take `max_bytes`, or else all of the file system but a twentieth. A twentieth of its bytes
-stays free, and a twentieth of its inodes, since a file system without free inodes is full as well.
+A rank may take `max_bytes`, or else all of the file system but a twentieth of its bytes and of its
+inodes, since a file system without free inodes is full as well. A collector may also limit all
+ranks of a run together (`RunRoom`).
 The writer asks before it writes values (`write.writer`), and leaves them out where there is no
 room.
 """
@@ -141,7 +142,8 @@ class Budget:
     def refusal(self, nbytes: int) -> str | None:
         """Return why `nbytes` more would be too much (one of REASONS); None where they fit.
 
-        Where the writer's caller waits for room, raises OSError (ENOSPC) and never returns "disk".
+        Where the writer's caller waits for room, a full disk raises OSError (ENOSPC), and "disk" is
+        never returned.
         """
         reason = self._reason(nbytes)
         if reason == "disk" and self.waits:
@@ -149,9 +151,10 @@ class Budget:
         return reason
 
     def claim(self, nbytes: int) -> None:
-        """Raise OSError (ENOSPC) where `nbytes` do not fit and the writer's caller waits for room.
+        """Raise OSError (ENOSPC) where the disk has no room for `nbytes` more bytes.
 
-        If the caller does not wait, nothing is checked: these bytes are written in any case.
+        Nothing is raised where the writer's caller does not wait for room, nor where `nbytes`
+        exceed a limit of the rank or of the run: these bytes are written in any case.
         """
         if self.waits:
             self.refusal(nbytes)

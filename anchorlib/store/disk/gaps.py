@@ -52,8 +52,10 @@ class LeftOut:
     def add(self, key: Key, steps: Array, nbytes: int) -> None:
         """Count records that were left out, completely or their values alone.
 
-        key: (name, kind, mode, reason). steps: the step of each of these records, at least one.
-            nbytes: the bytes of the values left out.
+        key: (name, kind, mode, reason). Where SERIES other keys have counts already, the records
+            are counted as those of an unknown tensor.
+        steps: the step of each of these records, at least one. nbytes: the bytes of the values left
+            out.
         """
         if key not in self._gaps and len(self._gaps) >= SERIES:
             key = (UNKNOWN, "value", "all", key[3])

@@ -46,7 +46,8 @@ class RankLock:
     def take(cls, store: Path, run: str, rank: int, part: int = 0) -> RankLock:
         """Take the lock of one rank of one run, or of a part of it.
 
-        Raises RunBusyError where another writer has the lock.
+        Waits up to a minute for the recorder process of a trainer that has died. Raises
+        RunBusyError where another writer has the lock.
         """
         while True:
             lock = cls._taken(store, run, rank, part)
@@ -55,11 +56,11 @@ class RankLock:
 
     @classmethod
     def _taken(cls, store: Path, run: str, rank: int, part: int) -> Self | None:
-        """Lock the lock file of a rank and return the lock, if need be after a wait.
+        """Lock the lock file of a rank, if need be after a wait, and return the lock.
 
-        It waits for the recorder process of a trainer that has died. Return None where the file was
-        removed with its run meanwhile: then the caller tries again. Raises RunBusyError where
-        another writer has the lock.
+        The wait is for the recorder process of a trainer that has died. Return None where the lock
+        file was removed together with its run meanwhile: then the caller tries again. Raises
+        RunBusyError where another writer has the lock.
         """
         path = lock_path(store, run, rank, part)
         with shared_latch(store):
@@ -101,7 +102,8 @@ def lock_path(store: Path, run: str, rank: int, part: int = 0) -> Path:
 def is_locked(path: Path) -> bool:
     """Return whether a live process holds the lock whose file is `path`.
 
-    False where there is no such file, where it cannot be opened, and on file systems without locks.
+    False where there is no such file, where this process may not open it, and on file systems
+    without locks.
     """
     try:
         # O_NONBLOCK: opening a pipe in that place would otherwise wait for a writer of it.

@@ -50,7 +50,11 @@ def make_store(store: Path, *, fsync: bool) -> None:
 
 
 def check_writable(store: Path) -> None:
-    """Raise OSError where a store cannot be written; a full file system is no error here."""
+    """Raise OSError where a store cannot be written; a full file system is no error here.
+
+    The store's folder for temporary files is made where it is missing; a file is made in it and
+    deleted.
+    """
     tmp = hidden(store) / "tmp"
     try:
         tmp.mkdir(parents=True, exist_ok=True)
@@ -66,7 +70,8 @@ def check_writable(store: Path) -> None:
 def unmade_store(store: Path) -> Iterator[Path]:
     """Yield a temporary folder, on the file system of `store`, in which to prepare a store.
 
-    Nobody lists the folder. It is deleted at the end, with everything that was not moved out of it.
+    No listing of `store` shows the folder. It is deleted at the end, with everything that was not
+    moved out of it.
     """
     made = Tree(store).fresh()
     made.mkdir()

@@ -85,8 +85,8 @@ class Tree:
     def made(self, document: bytes, below: Mapping[str, bytes] = NOTHING) -> str:
         """Create a directory with this zarr.json outside the hierarchy; return its path.
 
-        `move_in` then moves it into the hierarchy. below: further nodes by their path below the new
-        one, parents first.
+        The caller moves the directory into the hierarchy with `move_in`.
+        below: further nodes by their path below the new one, parents first.
         """
         made = self._fresh()
         nodes = {made: document, **{f"{made}/{path}": text for path, text in below.items()}}
@@ -118,8 +118,8 @@ class Tree:
     def put(self, path: str, fill: Callable[[int], object]) -> int:
         """Create a file at `path`, visible once `fill` wrote it; return its open descriptor.
 
-        fill: is given the file's descriptor. A file of that name is replaced. Where anything fails,
-            no new file is left behind.
+        fill: is given the file's descriptor. A file of that name is replaced. Where anything fails
+            before the file is visible, no new file is left behind.
         """
         made = self._fresh()
         descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)

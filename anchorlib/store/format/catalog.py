@@ -70,9 +70,10 @@ class Catalogue:
     keeps_statements: bool = True
 
     def apply(self, lines: Iterable[bytes]) -> None:
-        """Update this catalogue with more complete lines, each without its line end.
+        """Add further complete lines of the rank's catalogue, each without its line end.
 
-        Raises DamagedError for a line that no writer of this format made.
+        Raises DamagedError for a line that no writer of this format made, StoreError where a newer
+        anchorlib wrote the catalogue.
         """
         for line in lines:
             try:

@@ -26,10 +26,11 @@ OWN_CHUNK_BYTES: Final = 1 << 20
 
 
 def rows_per_chunk(nbytes: int) -> int:
-    """Return how many records of `nbytes` one chunk file holds: as many as 2 MiB takes.
+    """Return how many records one chunk file holds, if each record has `nbytes` bytes.
 
-    A record of 1 MiB or more has a file of its own, written once. Smaller records share files:
-    making a file costs more than filling it, and readers pay for each file that they open.
+    A record of 1 MiB or more has a file of its own, written once. Smaller records share files of at
+    most 2 MiB and 65,536 records: making a file costs more than filling it, and readers pay for
+    each file that they open.
     """
     if nbytes >= OWN_CHUNK_BYTES:
         return 1

@@ -58,9 +58,10 @@ class Format1:
     counts: dict[int, int] = field(default_factory=dict)
 
     def variant(self, entry: Mapping[str, Any]) -> Form:
-        """Read a catalogue line that adds a variant; return the variant as a form.
+        """Add the variant that a catalogue line describes; return the variant as a form.
 
-        A variant is one dtype and shape of one series.
+        A variant is one dtype and shape of one series. Raises ValueError or KeyError for a line
+        that describes no variant.
         """
         shape = shape_of(entry["shape"]) if "shape" in entry else None
         ndim = whole(entry["ndim"], 1, MOST_DIMS) if shape is None else len(shape)

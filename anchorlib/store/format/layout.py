@@ -14,8 +14,9 @@
     <store>/.anchor/locks/<run>.rank<r>.lock         the lock of that rank's writer
     <store>/.anchor/tmp/                             files and nodes before they are put in place
 
-No user's name becomes a path on disk: the catalogue and attributes hold names. Nothing in the tree
-begins with a dot, so a key with such a segment is refused everywhere.
+The name of the run becomes a path on disk; names of tensors and phases do not, the catalogue and
+attributes hold them. No file or folder of a run has a name that begins with a dot, so a key with
+such a segment is refused everywhere.
 """
 
 from __future__ import annotations
@@ -134,8 +135,7 @@ PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 def segment(name: str) -> str:
     """Return `name` as a path segment: percent-encoded, not hidden, of at most 120 bytes.
 
-    Different names give different segments; names that differ in case alone give segments that
-    differ in case alone.
+    Different names give different segments, which may differ in case alone.
     """
     encoded = "".join(chr(b) if b in PLAIN else f"%{b:02X}" for b in name.encode())
     if encoded.startswith((".", "__")) or encoded in ("zarr.json", "c"):

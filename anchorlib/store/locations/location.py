@@ -43,7 +43,10 @@ class Location(Protocol):
         ...
 
     def list(self, prefix: str) -> list[str]:
-        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/".
+
+        [] where there is no such folder.
+        """
         ...
 
 
@@ -90,7 +93,10 @@ class RowLocation(ABC):
 
     @abstractmethod
     def list(self, prefix: str) -> list[str]:
-        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/".
+
+        [] where there is no such folder.
+        """
 
     @abstractmethod
     def rows_of(self, key: str) -> RowSource | None:
@@ -152,7 +158,11 @@ class LocalLocation:
             raise self._unread(key, error) from error
 
     def list(self, prefix: str) -> list[str]:
-        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/".
+
+        [] where there is no such folder. Raises StoreError for a key that leads out of the
+        directory, or over a link, pipe or device, and where the folder cannot be listed.
+        """
         key = self._checked(prefix.rstrip("/")) if prefix.strip("/") else ""
         try:
             return names_beneath(str(self.root), key)
@@ -196,7 +206,11 @@ class CollectorLocation:
         return data
 
     def list(self, prefix: str) -> list[str]:
-        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/".
+
+        [] where there is no such folder. Raises StoreError for a key that leads out of the store,
+        CollectorError.
+        """
         if prefix.strip("/") and not is_safe_key(prefix.rstrip("/")):
             raise StoreError(f"{prefix!r} is no key of a store")
         names: list[str] = self.client.list(prefix)
@@ -246,7 +260,10 @@ class Within:
         return self.outer.get(self.prefix + key, start, length)
 
     def list(self, prefix: str) -> list[str]:
-        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/".
+
+        [] where there is no such folder.
+        """
         return self.outer.list(self.prefix + prefix)
 
     def __repr__(self) -> str:

@@ -81,7 +81,10 @@ def names_beneath(root: str, folder: str) -> list[str]:
 
 
 def _folder(root: str, key: str) -> int | None:
-    """Open the folder at `key` below `root`; return its descriptor, None for no folder."""
+    """Open the folder at `key` below `root`; return its descriptor, None for no folder.
+
+    Raises what `open_beneath` raises.
+    """
     try:
         descriptor = os.open(root, _ROOT)
     except OSError as error:

@@ -38,7 +38,11 @@ class SeveralCollectors:
         return None if owner is None else owner.get(key, start, length)
 
     def list(self, prefix: str) -> list[str]:
-        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/".
+
+        [] where there is no such folder. Raises StoreError where two collectors have the same part
+        of a rank, CollectorError where a collector does not answer.
+        """
         part = _part(prefix)
         if part is not None:
             if part not in self._owners:

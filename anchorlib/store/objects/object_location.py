@@ -62,7 +62,10 @@ class ObjectLocation:
         return data
 
     def list(self, prefix: str) -> list[str]:
-        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/".
+
+        [] where there is no such folder. Raises CollectorError for a store that cannot be reached.
+        """
         import obstore
 
         key = prefix.rstrip("/")

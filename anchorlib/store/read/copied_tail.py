@@ -31,7 +31,11 @@ _TAIL: Final = 8  # bytes at the end of a record's values that tell whether they
 
 
 def whole_rows(run: Location, reader: RankReader) -> int:
-    """Return how many rows of this rank come before the first incomplete one of the copy."""
+    """Return how many rows of this rank come before the first row that was copied incompletely.
+
+    If no row was, these are all committed rows. A rank of format 1 is not examined: all its
+    committed rows count.
+    """
     if reader.catalogue.version == 1 or not reader.committed:
         return reader.committed
     remnants = Remnants(run, reader.rank, reader.part)

@@ -38,7 +38,7 @@ class _Stretch:
     """Consecutive rows start … stop - 1 of a joined rank, all of which come from one part.
 
     A part is what one collector holds of the rank; a joined rank reads all parts as one.
-    place: the index of the part. row: the row number in the part of row `start`.
+    place: the index of the part. row: the number that row `start` has in that part.
     session: the number of the session that recorded these rows.
     order: a number to add to `order` (of execution), which each part counts for itself.
     """
@@ -121,8 +121,9 @@ class JoinedRank(RankReader):
     def _attempt(self, session: WriterSession, row: int) -> Attempt:
         """Return one attempt in place of a session's attempts in all parts of the rank.
 
-        row: the first table row of the result. Its header has the entries of all these attempts;
-        where several have an entry of one name, the latest wins.
+        The header of the result has the entries of all these attempts; where several have an entry
+        of one name, the latest wins.
+        row: the first table row of the result.
         """
         own = [attempt for _, attempt in session.attempts]
         header: dict[str, Any] = {}

@@ -84,7 +84,8 @@ class RankReader(RankTable):
     def refresh(self) -> None:
         """Read the rows and catalogue lines that were committed since the last refresh.
 
-        Raises RunNotFoundError where the rank has no catalogue, DamagedError.
+        Raises RunNotFoundError where the rank has no catalogue, DamagedError for a damaged
+        catalogue or table, StoreError where a newer anchorlib wrote the rank.
         """
         # Rows first: the catalogue lines of these rows are then written already.
         known = self.committed
@@ -126,7 +127,10 @@ class RankReader(RankTable):
             raise RunNotFoundError(f"rank {self.rank} is not there (any more), or is no run's rank")
 
     def _understand(self, raw: bytes) -> int:
-        """Parse the complete lines at the start of `raw`; return the offset behind them."""
+        """Add the complete lines at the start of `raw` to the catalogue.
+
+        Return the offset in `raw` behind these lines.
+        """
         lines, end = whole_lines(raw)
         self.catalogue.apply(lines)
         if lines and not self._catalogue_end:

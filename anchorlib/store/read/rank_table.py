@@ -71,7 +71,11 @@ class RankTable(ABC):
         """Return the stored arrays of a form, that is, of the records of one dtype and shape."""
 
     def column(self, name: str) -> Array:
-        """Return one column over all committed rows, in the order in which they were written."""
+        """Return one column over all committed rows, in the order in which they were written.
+
+        The column is cached. Raises DamagedError for an entry that is larger than any that a writer
+        stores.
+        """
         known = self._columns.get(name)
         have = 0 if known is None else len(known)
         if known is None or have < self.committed:
@@ -180,8 +184,8 @@ class RankTable(ABC):
     def stack(self, rows: Array) -> Array:
         """Return the raw stored values of rows of one dtype and shape: (len(rows), *shape).
 
-        The values of all these rows must be stored (`kept`). Raises DamagedError for values that do
-        not fit their digests or can no longer be read.
+        There is at least one row, and the values of all rows must be stored (`kept`). Raises
+        DamagedError for values that do not fit their digests or can no longer be read.
         """
         try:
             values = self.unchecked_stack(rows)
@@ -236,7 +240,8 @@ class RankTable(ABC):
     def unchecked(self, row: int) -> Array:
         """Return the raw stored values of one row, which are not compared with their digest.
 
-        Raises StoreError where they are not stored or cannot be read.
+        Raises StoreError where they are not stored or cannot be read; ValueError or OverflowError
+        where the stored place or shape of the record is damaged.
         """
         return self._stored(self._form(row)).value(int(self.column("row")[row]))
 

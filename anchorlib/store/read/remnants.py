@@ -64,9 +64,10 @@ class Remnants:
         self._catalogue = self._mended()
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Return bytes of a file as `Location.get` does, mended if the file is one of this rank's.
+        """Return bytes of a file as `Location.get` does, with mended catalogue and columns.
 
-        Files of other ranks are returned as they are stored; None for no file.
+        Bytes of the chunk files of this rank's catalogue and columns are returned even where such a
+        file is missing. Other files are returned as the run has them; None where one is missing.
         """
         whole = self._replaced(key.removeprefix(f"{self._folder}/"))
         if whole is None:
@@ -74,7 +75,11 @@ class Remnants:
         return whole[start:] if length is None else whole[start : start + length]
 
     def list(self, prefix: str) -> list[str]:
-        """Return the names in a folder, sorted, as they are stored; names of folders end in "/"."""
+        """Return the names in a folder of the run, sorted; names of folders end in "/".
+
+        Listings are not mended: a chunk file that is lost is not listed, although `get` returns its
+        bytes.
+        """
         return self._run.list(prefix)
 
     def _replaced(self, key: str) -> bytes | None:
@@ -128,7 +133,8 @@ class Remnants:
         """Return column `seq`, whose entries commit rows, without holes: 1, 2, … for all rows.
 
         The last committed row is the last one with an entry in `seq`, or the last one that a
-        `published` line of the catalogue counts, whichever is later.
+        `published` line of the catalogue counts, whichever is later. The number of lost entries is
+        stated in `problems`.
         """
         dtype = COLUMNS["seq"]
         key = "records/seq/"
@@ -147,7 +153,12 @@ class Remnants:
         return due[: max(rows, published)]
 
     def _lines(self) -> Iterator[bytes]:
-        """Yield the catalogue's bytes between line ends, sound or not, from all its chunks."""
+        """Yield the lines of the catalogue from all its chunks, without line ends, sound or not.
+
+        Bytes behind the last line end are a line that a crash cut, and are left out. But a sound
+        line among them, which has lost only its line end, is yielded last. `_has_stray` then
+        becomes True, else False.
+        """
         try:
             numbers = [chunk_number(name) for name in self._location.list("catalog")]
         except StoreError:
@@ -177,7 +188,10 @@ class Remnants:
                 yield line, entry
 
     def _mended(self) -> bytes:
-        """Return the catalogue's sound lines, with made-up lines in place of lost ones."""
+        """Return the catalogue's sound lines, with made-up lines in place of lost ones.
+
+        The damage is added to `problems` and `lost_phases`; `_known` becomes the mended catalogue.
+        """
         total = sum(1 for _ in self._lines())
         numbered: dict[str, dict[int, bytes]] = {key: {} for key in _NUMBERED}
         first, others, sound = b"", [], 0
@@ -214,9 +228,12 @@ class Remnants:
     ) -> Iterator[bytes]:
         """Yield the lines of all entries of one kind in order, with made-up lines for lost ones.
 
-        No row's checksum fits a made-up series or form. scratch: the catalogue to which each line
-        is added, to find out whether it is valid. key: the kind, such as "series". lines: the sound
-        lines by number. lost: how many lines of the catalogue are lost in all.
+        No row's checksum fits a made-up series or form. The number of each made-up phase is added
+        to `lost_phases`.
+        scratch: the catalogue to which each line is added, to find out whether it is valid.
+        key: the kind, such as "series". lines: the sound lines by number.
+        lost: how many lines of the catalogue are lost in all; as many entries, 4096 at most, are
+            made up behind the last sound one.
         """
         count = max(lines, default=-1) + 1
         for number in range(count + min(lost, _MOST_LOST)):

@@ -154,7 +154,8 @@ class RunReader:
     def open_rank(self, rank: int) -> RankReader:
         """Return a reader of one rank as it is now; other ranks are not read.
 
-        Raises RunNotFoundError where there is no such rank.
+        `rank` returns this reader from then on. Raises RunNotFoundError where there is no such
+        rank, StoreError where records between its parts are missing.
         """
         keys = [key for key in listed_parts(self.location) if key[0] == rank] or [(rank, 0)]
         parts = {key: self._fresh(key) for key in keys}
@@ -163,10 +164,11 @@ class RunReader:
         return self._ranks[rank]
 
     def digests(self) -> dict[int, RankDigests]:
-        """Return the digests of an archived run's ranks, by rank; {} for other runs.
+        """Return the digests of an archived run's ranks, by rank.
 
         Digests are hashes of the records of each range of steps, by which runs are compared. Ranks
-        without digests are left out. The digests are read once and cached.
+        without digests are left out. The result is {} for other runs, and where the archive's
+        digests are missing or damaged. The digests are read once and cached.
         """
         if self._digests is None:
             self._digests = digests_of_run(self.location, self.figures) or {}
@@ -181,7 +183,7 @@ class RunReader:
 
     @property
     def state(self) -> str:
-        """The state of the run: "open" as long as any rank is open, else "closed"."""
+        """The state of the run: "closed" if there are ranks and all are closed, else "open"."""
         if self.figures is not None:
             return "closed" if self.figures.closed else "open"
         states = {reader.catalogue.state for reader in self._ranks.values()}
@@ -193,10 +195,10 @@ class RunReader:
         return any(self._copied.values())
 
     def is_live(self, rank: int) -> bool | None:
-        """Return whether a process is writing this rank now; None if the run is in no directory.
+        """Return whether a process is writing this rank now; None if that cannot be known here.
 
-        Then only the collector can know. A rank that is open and not live was left behind by a
-        process that died.
+        It can be known only for a run in a local directory; of another run only its collector
+        knows. A rank that is open and not live was left behind by a process that died.
         """
         parts = {0, *(part for known, part in self._parts if known == rank)}
         locks = [_lock(self.location, self.name, rank, part) for part in parts]

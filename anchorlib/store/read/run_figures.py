@@ -21,7 +21,7 @@ None where they differ in the number of dimensions."""
 class MergedSeries:
     """Totals over the visible records of one tensor, kind and mode on all ranks of an archived run.
 
-    Records that a resumed run recorded again are not counted.
+    Of records that a resumed run recorded again, only the later ones are counted.
     dtypes: the different dtypes of the records. shape: the shape that all records share, with None
         for sizes that differ, or None if numbers of dimensions differ. first_order: the smallest
         execution order of a record. bytes: those of stored values. histogram: that of all elements
@@ -126,7 +126,8 @@ class RunFigures:
     def joined(self, other: RunFigures) -> RunFigures:
         """Return the totals over the ranks of `self` and of `other`; no rank may be in both.
 
-        The result has the `digests` and `by_step` of `self`.
+        The result has the `digests` and `by_step` of `self`. Where `self` has no ranks, `other` is
+        returned.
         """
         if not self.ranks:  # figures of no rank have no times that could be merged
             return other
@@ -151,7 +152,8 @@ class RunFigures:
 def common_shape(shapes: Sequence[Shape]) -> Shape:
     """Return the shape that all of these share, with None for each size in which they differ.
 
-    Return None where the number of dimensions differs, or one of the shapes is None.
+    Return None where the number of dimensions differs, one of the shapes is None, or there is no
+    shape.
     """
     if None in shapes or len({len(shape or ()) for shape in shapes}) != 1:
         return None

@@ -53,10 +53,11 @@ _NAME: Final = re.compile("[0-9a-f]{64}")
 def archived_figures(run: Location) -> RunFigures | None:
     """Read the totals in the index of a run; None where the ranks themselves have to be read.
 
-    The result is None without an index, and where the index is damaged, a rank is not sealed, or a
-    rank in the index has got a further part since. Ranks that were archived after the index was
-    made are added from their own indices. Costs one request, one for every thousand ranks, and a
-    few for each rank that is added.
+    The result is None without an index, and where the index is damaged, the ranks in the index have
+    other parts now, or a rank that is not in the index is not closed and sealed. Ranks that were
+    archived after the index was made are added from their own indices. Costs one request, one for
+    every thousand ranks, and a few for each rank that is added. Raises StoreError where a later
+    version wrote the index.
     """
     data = run.get(INDEX)
     if data is None:
@@ -82,8 +83,9 @@ def sealed_figures(
     """Yield the totals of each closed and sealed rank among `ranks`, from the rank's index.
 
     ranks: the numbers of the ranks to look at; others than closed and sealed ones are left out.
-        listed: all parts of the run, as (rank, part). A rank in several parts is counted from its
-        rows, and left out where records are missing between its parts.
+        listed: all parts of the run, as (rank, part).
+    A rank in several parts, or without an index, is counted from its rows; it is left out where
+    records are missing between its parts. Raises DamagedError where an index or a part is damaged.
     """
     parts: dict[int, list[int]] = {}
     for rank, part in listed:
@@ -100,7 +102,7 @@ def sealed_figures(
 
 
 def _joined_figures(run: Location, rank: int, parts: Sequence[int]) -> RankFigures | None:
-    """Return the totals of a rank in several parts, counted from its rows.
+    """Return the totals of a rank, counted from the rows of all its parts.
 
     parts: the numbers of the rank's parts. Return None if there are none, or if records between the
         parts are missing. Raises DamagedError where a part is damaged.

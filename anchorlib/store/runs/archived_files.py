@@ -53,8 +53,11 @@ class ArchivedRuns:
     def get(self, key: str, start: int, length: int | None) -> bytes | None:
         """Return bytes of an archived run's file, as `Location.get` does; None for no such file.
 
-        key: as in the store, "run1.zarr/rank0/…". Raises CollectorError where the archive cannot be
-            reached.
+        A file that is about all ranks of the run, such as its index, counts as missing where the
+        archive also has ranks of other stores.
+        key: as in the store, "run1.zarr/rank0/…".
+        Raises CollectorError where the archive cannot be reached, RunNotFoundError where the
+        archive does not have the run.
         """
         folder, _, inside = key.partition("/")
         archived = self._archived(folder) if inside else None
@@ -79,7 +82,7 @@ class ArchivedRuns:
         """Return the names in a folder of an archived run; empty for other runs.
 
         A run counts as archived here if the store has a note of it, a file that says where its
-        archive is, and none of its files.
+        archive is, and none of its files. Raises what `get` raises.
         """
         folder, _, inside = key.partition("/")
         archived = self._archived(folder)

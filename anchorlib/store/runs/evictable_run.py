@@ -47,7 +47,10 @@ class EvictableRun(LocalLocation):
         return None if data is None else len(data)
 
     def list(self, prefix: str) -> list[str]:
-        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/".
+
+        [] where there is no such folder.
+        """
         names = super().list(prefix)
         # Names that were listed while the folder was deleted may be a part of the run's.
         return self._archive.list(self._key(prefix)) or names if self._is_gone else names

@@ -61,7 +61,8 @@ class Pin:
     def reader(self) -> RankReader:
         """Open the rank in this process; return its reader, which stays open for later calls.
 
-        Raises RunNotFoundError, CollectorError, and StoreError where another rank is in its place.
+        Raises RunNotFoundError where the run is not found or another recording has its name,
+        StoreError where the rank has fewer than `rows` rows here, CollectorError.
         """
         run = _opened(self.asked, self.rank, self.uid)
         reader = run.rank(self.rank)

@@ -164,7 +164,9 @@ def _parts_of(folder: Path, run: str) -> dict[PartKey, tuple[str, int, int]]:
 def remove_rank(store: Path, run: str, rank: int) -> int:
     """Remove one rank of a run; return the bytes of disk that this freed.
 
-    Raises RunNotFoundError, RunBusyError where a living process writes the run, StoreError.
+    Only the folder `rank<r>` is removed: where several collectors share the rank, the folders of
+    its later parts (`rank<r>.p1`, …) stay. Raises RunNotFoundError where there is no such folder,
+    RunBusyError where a living process writes the run, StoreError.
     """
     check_stored_run_name(run)
     folder = run_directory(store, run) / rank_name(rank)
@@ -225,8 +227,9 @@ def written_ns(run: RunReader) -> int:
 def newest_ns(readers: Iterable[RankReader]) -> int:
     """Return when any of these ranks was last written to, in nanoseconds since the epoch.
 
-    readers: of ranks or parts of ranks. This is the newest time at which one was made, an attempt
-        began or its last record was observed; 0 without readers, and never in the future.
+    readers: of ranks or parts of ranks. The result is the newest time at which a rank was made, an
+        attempt began or a rank's last record was observed; 0 without readers, and never in the
+        future.
     """
     times = [0]
     for reader in readers:

@@ -88,8 +88,9 @@ def list_runs(store: Location) -> list[str]:
 def archived_alone(run: str, store: str | Path | None = None) -> tuple[Path, ArchiveNote] | None:
     """Return store and note of a run whose files are in its archive alone; None for other runs.
 
-    A note is the file that says where a run was archived. The archive itself is not asked: it may
-    have moved, or be gone. Raises StoreError for a damaged note.
+    Also None where `run` is a path or an address, or the store is not a directory. A note is the
+    file that says where a run was archived. The archive itself is not asked: it may have moved, or
+    be gone. Raises StoreError for a damaged note.
     """
     where = store_text(store)
     if "://" in run or "://" in where or names_path(run) or not _may_be_run(run):
@@ -113,7 +114,7 @@ def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
 
     store: where to look for a name; not used for a path or an address. None means the variable
         ANCHOR_STORE, else "anchors". Raises RunNotFoundError, with suggestions, OptionError,
-        CollectorError.
+        CollectorError, MissingExtraError (an object store without obstore), StoreError.
     """
     text = str(run)
     if "://" in text:

@@ -40,8 +40,8 @@ def locate_store(store: str | Path | None = None) -> Location:
     """Return the location of a store; None means the variable ANCHOR_STORE, else "anchors".
 
     Raises OptionError for an address of an unknown kind, RunNotFoundError where a directory does
-    not exist or is a run. A collector is not asked here, so CollectorError comes with the first
-    read.
+    not exist or is a run, MissingExtraError for an object store without obstore. A collector is not
+    asked here, so CollectorError comes with the first read.
     """
     text = store_text(store)
     if is_object_url(text):
@@ -74,9 +74,10 @@ def object_store(text: str) -> tuple[Location, str]:
 
 
 def collector_store(text: str) -> tuple[Location, str | None]:
-    """Return the collectors in a URL as a location, and the run's name, None without one.
+    """Return the collectors in a URL as a location, and the name of the run in the URL.
 
-    Raises OptionError for a URL that is not of collectors.
+    The name is None where the URL names no run. Raises OptionError for a URL that is not of
+    collectors.
     """
     scheme = text.partition("://")[0]
     if scheme not in ("grpc", "grpcs"):

@@ -83,7 +83,10 @@ class TensorTree:
         return data[start:] if length is None else data[start : start + length]
 
     def list(self, prefix: str) -> list[str]:
-        """Return the names in a folder ("" is the root), sorted; names of folders end in "/"."""
+        """Return the names in a folder ("" is the root), sorted; names of folders end in "/".
+
+        [] where there is no such folder.
+        """
         node = self._node(prefix.strip("/"))
         if node is None:
             return []

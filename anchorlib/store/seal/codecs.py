@@ -132,7 +132,7 @@ def deflated(data: bytes) -> bytes:
 def inflated(frame: bytes, most: int) -> bytes:
     """Return the content of a zstd frame, which must state its size.
 
-    Raises ValueError where the frame is damaged, states no size, or one of more than `most` bytes.
+    Raises ValueError where the frame is damaged, states no size, or states more than `most` bytes.
     """
     from numcodecs import Zstd
 

@@ -62,7 +62,7 @@ The outline's digest leaves them out.
 class RankDigests:
     """Hashes of one rank's visible records, by which ranks are compared without reading them.
 
-    Records that a resumed run recorded again are not visible.
+    Of records that a resumed run recorded again, only the later ones are visible.
     outline: the digest of what a comparison reads beside values: order, attempts, flags, lineage
         (what each value was computed from), header. is_traced: whether the rank has entries in its
         log of traced operations, which no digest covers.
@@ -184,8 +184,9 @@ class _RecordBytes:
         """Return arrays for `np.lexsort` by which the records of a step are sorted.
 
         They hold call, pass, phase and series of each record; `lexsort` sorts by the last one
-        first. rows: the row numbers of the records, in order of execution, which records with equal
-            keys keep.
+        first.
+        rows: the row numbers of the records, in order of execution; records with equal keys keep
+            this order.
         """
         column = self._reader.column
         return (

@@ -64,7 +64,7 @@ _AT_ONCE: Final = 1 << 14  # rows whose histograms are made at a time
 class SeriesFigures:
     """Totals over the visible records of one tensor, kind and mode on one rank.
 
-    Records that a resumed run recorded again are not counted.
+    Of records that a resumed run recorded again, only the later ones are counted.
     dtypes, shapes: the different ones, in order of appearance. first_order: the `order` of the
         first record. bytes: of stored values. minimum, maximum: over all finite elements, None
         where there are none. histogram: of all elements together. scales: the different loss scales
@@ -98,7 +98,7 @@ class RankFigures:
     parts: the numbers of the rank's parts that are counted.
     is_part: whether these are totals of one part of several, and not of the complete rank.
     digests: hashes of the records of each range of steps. by_step: counts, extremes and histograms
-        of each step. Both are None for a part, and in an index of a version that made none.
+        of each step. Both are None for a part, and in the index of an older version.
     """
 
     rank: int
@@ -120,8 +120,8 @@ class RankFigures:
 def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
     """Read the index of one sealed (archived) rank, or of a part of it, in one request.
 
-    The index has totals of each series. Return None where there is none. Raises DamagedError for a
-    damaged index.
+    The index has totals of each series. Return None where the rank has no index. Raises
+    DamagedError for a damaged index.
     """
     key = f"{rank_name(rank, part)}/{INDEX}"
     data = run.get(key, 0, MOST_BYTES)

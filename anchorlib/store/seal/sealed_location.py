@@ -29,8 +29,8 @@ class SealedRank(RowLocation):
     """The location of a sealed rank of the run at `run`; keys are relative to the rank's folder.
 
     A sealed rank is compressed for an archive; before, it was live, as its writer wrote it. Chunk
-    files of the live rank are made from the sealed arrays. All other files are read as they are
-    stored. sealed: the rank's `sealed.json`.
+    files of the live rank are made from the sealed arrays; all other keys are those of objects that
+    the sealed rank has. sealed: the rank's `sealed.json`.
     """
 
     def __init__(self, run: Location, sealed: Sealed) -> None:

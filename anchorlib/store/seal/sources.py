@@ -32,7 +32,7 @@ class SortedForm:
     rows: row numbers in the rank's table. places: row numbers in the form's arrays, as written.
     starts, sizes: in a flat form, where each record's elements begin in the array as written, and
         how many it has; -1 and 0 where none are kept.
-    shapes: in a flat form, the shapes as they are stored.
+    shapes: in a flat form, the shape of each record as a row of numbers, padded with -1.
     """
 
     reader: RankRecords

@@ -45,7 +45,7 @@ class RankRecords(RankRows, Protocol):
     def stack(self, rows: Array) -> Array:
         """Return the raw stored values of rows of one dtype and shape: (len(rows), *shape).
 
-        The values of all these rows must be stored (`kept`).
+        There is at least one row, and the values of all rows must be stored (`kept`).
         """
 
     def histograms(self, rows: Array) -> Sequence[Log2Histogram]:

@@ -46,8 +46,9 @@ class StoredForm:
         return self._array(str(self.entry.array), storage, self.entry.rows, self.entry.shape or ())
 
     def value(self, row: int) -> Array:
-        """Return the raw stored values of one record; raise StoreError where a flat form has none.
+        """Return the raw stored values of one record.
 
+        Raises StoreError where the form is flat and no values of the record are kept.
         row: the record's row in the form's arrays.
         """
         if self.entry.shape is not None:

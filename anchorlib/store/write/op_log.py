@@ -56,7 +56,10 @@ class OperationFile:
             self._budget.spend(len(fresh))
 
     def _gap(self, attempt: int) -> bytes:
-        """Return a log line with the count of entries left out; b"" if the log has that count."""
+        """Return a log line with the count of entries left out; b"" if the log has that count.
+
+        The returned line is taken as written: until the count grows, the next result is b"".
+        """
         if self._left_out == self._stated:
             return b""
         self._stated = self._left_out

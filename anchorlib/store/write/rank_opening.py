@@ -110,12 +110,15 @@ class RankPlace:
     ) -> RankReader:
         """Return a reader of the rank; a rank that is new or to be overwritten is created first.
 
+        The store's note of an archive of the run is deleted, because the archive will lack the
+        records that are written from now on.
         claim: the hash of the writer's secret. budget: counts the files that are made.
         resume, overwrite: what to do with a rank that exists. acknowledged: how many records this
             writer had delivered before.
         Raises RunExistsError where the rank exists and the caller asked for neither resume nor
-        overwrite, or where it can take no more records; StoreError where the `acknowledged` records
-        of this writer are gone, or another attempt has continued the rank.
+        overwrite, where the rank can take no more records, or where the run was archived and
+        removed from this store; StoreError where the `acknowledged` records of this writer are
+        gone, or another attempt has continued the rank.
         """
         run = run_directory(self.store, self.run)
         existing = self._existing(damaged=overwrite)
@@ -247,8 +250,8 @@ class Resumed:
 def take_up(reader: RankReader, place: RankPlace) -> CatalogFile:
     """Blank rows and catalogue bytes that were never committed; return the catalogue's file.
 
-    reader: reads the rank at `place`. The next line is appended to the file behind the last
-        committed one.
+    reader: reads the rank at `place`. The next line will be appended to the file behind the last
+        committed line.
     """
     erase_rows_after(place.path / "records", reader.committed)
     file = CatalogFile(place.path / "catalog", reader.catalogue_end, place.tree)
@@ -288,7 +291,7 @@ def table_chunks(rows: int) -> Iterator[tuple[int, int]]:
 
 
 def _forget_ranks(run: Path) -> None:
-    """Delete the files by which an archive describes all ranks of a run that came from it.
+    """Delete the files about all of a run's ranks, which a run that came from an archive has.
 
     They are the archive's index, digests and figures of steps; records written now make them
     outdated.

@@ -117,7 +117,8 @@ class Register:
     def series_and_phases(self, block: RowBlock) -> tuple[Array, Array]:
         """Return each row's series number and phase number; REFUSED where it cannot be stored.
 
-        New series and phases get a number, and a line in the catalogue.
+        New series and phases get a number, and a line in the catalogue. For those that cannot be
+        stored, `refusals` gets the reason.
         """
         tables = block.tables
         if tables is not self._tables:
@@ -132,6 +133,7 @@ class Register:
     def sound_layouts(self, tables: Tables, codes: Array) -> Array:
         """Return a mask of the rows whose dtype and shape are those of a possible tensor.
 
+        For a (dtype, shape) that no tensor can have, `refusals` gets the reason.
         codes: for each row, the index of its (dtype, shape) in `tables.layouts`.
         """
         sound = np.ones(len(tables.layouts), bool)

@@ -125,7 +125,7 @@ def without_values(block: RowBlock, left_out: Array) -> RowBlock:
 def _grouped(forms: Array) -> list[Array]:
     """Return, for each form (dtype and shape) that occurs, the numbers of its rows in order.
 
-    forms: the form number of each row, of at least one.
+    forms: the form number of each row; there is at least one row.
     """
     if (forms == forms[0]).all():
         return [np.arange(len(forms))]
@@ -163,7 +163,8 @@ def _addition(form: OpenForm, own: Array, block: RowBlock, table: Array, seeds: 
 def _histograms(block: RowBlock, table: Array, pairs: int) -> tuple[Array, Array]:
     """Enter into `table` where each row's histogram is stored, or that it is not stored.
 
-    A histogram that takes no less room than the row's values is not stored.
+    A histogram is not stored where it takes at least as much room as the row's stored values, from
+    which readers can count it. A row without stored values always has its histogram stored.
     pairs: how many (exponent, count) pairs were stored before.
     Return (where each row's pairs end among the stored pairs of this block, a mask of the block's
     pairs that are stored).

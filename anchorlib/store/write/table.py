@@ -119,7 +119,7 @@ def column_shape(dtype: np.dtype[Any], name: str) -> ArrayShape:
 
 
 def erase_rows_after(records: Path, rows: int) -> None:
-    """Zero the entries of `seq` behind the committed rows; delete chunk files behind their chunk.
+    """Zero the entries of `seq` behind the committed rows; delete the later chunk files of `seq`.
 
     rows: how many rows are committed. A power loss may keep a later page of `seq` and lose an
         earlier one. Once new rows reached the page that was kept, its old entries would mark rows

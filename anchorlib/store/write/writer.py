@@ -227,9 +227,10 @@ class Writer:
         """Write a block; when this returns, all of it is committed, and if it raises, none is.
 
         The records belong to this writer's attempt, and `order` continues where the last attempt
-        ended. Values for which there is no room are left out, and so are records that cannot be
-        stored as they are: both are counted in `left_out` and stated as gaps. Values are not
-        compared with their digests. Raises StoreError where the file system fails.
+        ended. Values for which there is no room are left out, and so are records with an invalid
+        name, kind, mode, phase, dtype or shape. These and the block's `misfits` are counted in
+        `left_out` and stated as gaps. Values are not compared with their digests. Raises StoreError
+        where the file system fails.
         """
         self._check_ready()
         with store_errors(f"cannot write {self._place}"):
@@ -348,7 +349,8 @@ class Writer:
     def close(self) -> None:
         """Publish, mark the rank closed and release its lock; a second call does nothing.
 
-        Raises StoreError where the rank was moved or removed, unless an earlier call raised that.
+        After `revoke`, and in a forked child process, the rank is released as by `abandon`. Raises
+        StoreError where the rank was moved or removed, unless an earlier call raised that.
         """
         if not self._open:
             return
