@@ -280,7 +280,7 @@ def _first(alignment: Alignment) -> Divergence | None:
     if not len(differing):
         return None
     a, rows = alignment.a, alignment.a_row
-    rank = np.array([tensor.rank for tensor in a.tensors])[a.tensor[rows]]
+    rank = a.rank[rows]
     order = np.lexsort((rank, a.order[rows], a.step[rows]))
     at = int(np.argmax(~alignment.equal[order]))
     row = int(rows[order[at]])

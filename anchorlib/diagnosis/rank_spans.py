@@ -35,7 +35,7 @@ def ranks_of(alignment: Alignment | None) -> Ranks | None:
     if alignment is None or not len(alignment):
         return None
     a = alignment.a
-    ranks = np.array([tensor.rank for tensor in a.tensors])[a.tensor[alignment.a_row]]
+    ranks = a.rank[alignment.a_row]
     compared = tuple(np.unique(ranks).tolist())
     if len(compared) < 2:
         return None

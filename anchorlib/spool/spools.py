@@ -80,18 +80,16 @@ class OwnedSpool:
         """
         return read_notes(segments)
 
-    def finish(self, segments: Segments) -> bool:
-        """Remove the spool, which is delivered, and unlock it; return whether all files are gone.
+    def finish(self, segments: Segments) -> None:
+        """Remove the spool, which is delivered, as far as its files can be removed, and unlock it.
 
         Damaged segments stay, and the folder with them; their names end in ".bad".
         """
         segments.clear()
-        kept = any(self.folder.glob("*.bad"))
-        if not kept:
+        if not any(self.folder.glob("*.bad")):
             with contextlib.suppress(OSError):
                 shutil.rmtree(self.folder)
         self.release()
-        return not kept
 
     def release(self) -> None:
         """Unlock the spool, and leave its files as they are."""

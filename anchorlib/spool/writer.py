@@ -128,8 +128,8 @@ class SpoolWriter:
         over. Raises OSError.
         """
         with self._lock:
-            defined = self._told[0]
-            if self._segment is None:
+            defined, new = self._told[0], self._segment is None
+            if new:
                 defined = len(self._definitions)
                 self._make_room(self._end, defined)
             parts = self._notes(defined)
@@ -139,6 +139,7 @@ class SpoolWriter:
             if parts:
                 self._write([parts])
                 self._noted(defined)
+            if parts or new:
                 self._publish()
 
     def publish(self) -> None:

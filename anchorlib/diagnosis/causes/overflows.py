@@ -77,7 +77,7 @@ def _overflows(alignment: Alignment, skips: Skips) -> Iterator[tuple[tuple[int, 
     a, b = alignment.a, alignment.b
     rows_a, rows_b = alignment.a_row, alignment.b_row
     broken = _nonfinite(a, rows_a) != _nonfinite(b, rows_b)
-    rank = np.array([tensor.rank for tensor in a.tensors] or [0])[a.tensor[rows_a]]
+    rank = a.rank[rows_a]
     parted: set[int] = set()
     for where in sorted(skips.a ^ skips.b):
         at = np.flatnonzero(broken & (rank == where[0]) & (a.step[rows_a] == where[1]))

@@ -37,8 +37,7 @@ class Reach:
     def __init__(
         self, table: Table, differs: Array, role: Array, since: Array, unfollowed: Array
     ) -> None:
-        ranks = np.array([tensor.rank for tensor in table.tensors] or [0])
-        self._ranks, self._rank = np.unique(ranks[table.tensor], return_inverse=True)
+        self._ranks, self._rank = np.unique(table.rank, return_inverse=True)
         self._steps, self._step = np.unique(table.step, return_inverse=True)
         self._table, self._since = table, since
         rows = np.flatnonzero(differs)

@@ -82,7 +82,7 @@ def _skipped(table: Table) -> Array:
 
 
 def _steps(table: Table, which: Array, offset: int) -> set[tuple[int, int]]:
-    ranks = np.array([tensor.rank for tensor in table.tensors] or [0])[table.tensor[which]]
+    ranks = table.rank[which]
     pairs = np.unique(np.stack([ranks, table.step[which] - offset], 1), axis=0)
     return {(rank, step) for rank, step in pairs.tolist()}
 

@@ -60,8 +60,7 @@ def blocks_of(table: Table, epoch: Callable[[int, Array], Array]) -> Blocks:
     epoch: a function of a rank and an array of steps. It returns, for each of the steps, how many
         times the rank had stated new edges by then.
     """
-    ranks = np.array([tensor.rank for tensor in table.tensors] or [0])
-    rank = ranks[table.tensor]
+    rank = table.rank
     keys = (rank, table.phase, table.step, table.tensor, table.pass_index, table.call)
     order = np.lexsort(keys[::-1])
     key = _packed(rank, table.phase, table.step)[order]

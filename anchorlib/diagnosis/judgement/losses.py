@@ -72,6 +72,8 @@ def losses(alignment: Alignment) -> Losses | None:
         # A loss scale that was taken off again is the unit of a loss (`pairing.loss_scales`).
         apart = np.abs(loss_b / b.scale[rows_b[last]] - loss_a / a.scale[rows_a[last]])
         apart[np.isnan(loss_a) ^ np.isnan(loss_b)] = np.inf
+        # Infinities of either sign read as inf: the bits tell two signs apart.
+        apart[np.isinf(loss_a) & np.isinf(loss_b) & ~alignment.equal[pairs[last]]] = np.inf
     values = zip(step[last].tolist(), loss_a.tolist(), loss_b.tolist(), strict=True)
     steps = step[last]
     return Losses(
@@ -131,7 +133,7 @@ def _of(a: Table, rows: Array, name: str, differs: Array) -> Array:
     Where that rank has records of the loss in training, its other records of the loss do not count.
     """
     mine = np.array([tensor.name == name for tensor in a.tensors])[a.tensor[rows]]
-    ranks = np.array([tensor.rank for tensor in a.tensors])[a.tensor[rows]]
+    ranks = a.rank[rows]
     parted = mine & differs
     if parted.any():
         mine &= ranks == ranks[parted & (a.step[rows] == a.step[rows][parted].min())].min()

@@ -108,8 +108,6 @@ def _is_of_forward(alignment: Alignment, step: int) -> Array:
     step: the first step that differs.
     """
     a, rows = alignment.a, alignment.a_row
-    ranks = np.array([tensor.rank for tensor in a.tensors])[a.tensor]
-    kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor]
     gradients = _is_scaled(a)
     first = gradients[rows] & (a.step[rows] == step) & ~alignment.equal
     losses = np.unique(a.tensor[rows[first & (a.figures["numel"][rows] == 1)]])
@@ -117,8 +115,8 @@ def _is_of_forward(alignment: Alignment, step: int) -> Array:
     backward = gradients & np.isin(a.tensor, losses)
     if not backward.any():
         return inside
-    order = np.lexsort((a.order, ranks))
-    turns = np.flatnonzero((backward | (kinds == "value"))[order])
+    order = np.lexsort((a.order, a.rank))
+    turns = np.flatnonzero((backward | a.of_kind("value"))[order])
     last = np.searchsorted(turns, np.arange(len(order)), "right") - 1
     inside[order] = (last >= 0) & ~backward[order[turns[np.maximum(last, 0)]]]
     inside &= gradients

@@ -138,10 +138,11 @@ def _takes_a_share(table: Table, step: int) -> bool:
     Clipping takes a smaller share of larger gradients, so that their norms have to differ. Steps
     in which gradients of several passes are added up are left out.
     """
-    kinds = np.array([tensor.kind == "pass_grad" for tensor in table.tensors] or [False], bool)
     taken, made = (
-        _norms_of_steps(table, which) for which in (is_taken(table), kinds[table.tensor])
+        _norms_of_steps(table, which) for which in (is_taken(table), table.of_kind("pass_grad"))
     )
+    if step not in taken:
+        return False
     shares = {
         at: (norm / made[at][0], made[at][0])
         for at, (norm, count) in taken.items()
@@ -168,9 +169,9 @@ def _shows_clipping(alignment: Alignment, step: int) -> bool:
         return False
     shifts = []
     for table, at in ((alignment.a, step), (alignment.b, step_b)):
-        kinds = np.array([tensor.kind == "pass_grad" for tensor in table.tensors] or [False], bool)
-        norms = _norms_of_steps(table, kinds[table.tensor])
-        if at not in norms or norms[at][1] != _norms_of_steps(table, is_taken(table))[at][1]:
+        norms = _norms_of_steps(table, table.of_kind("pass_grad"))
+        taken = _norms_of_steps(table, is_taken(table))
+        if at not in norms or at not in taken or norms[at][1] != taken[at][1]:
             return False
         shifts.append(CLIPPING / norms[at][0] if norms[at][0] > 0 else math.nan)
     return abs(shifts[0] - shifts[1]) >= 2 * EPS32

@@ -50,8 +50,7 @@ def stands(alignment: Alignment, standing: Standing, names: Mapping[str, str]) -
 
 def _of_ranks(table: Table, ranks: list[int]) -> Array:
     """Return a boolean mask: whether each row of a table is of one of these ranks."""
-    own = np.array([tensor.rank for tensor in table.tensors] or [0])
-    of_ranks: Array = np.isin(own, ranks)[table.tensor]
+    of_ranks: Array = np.isin(table.rank, ranks)
     return of_ranks
 
 

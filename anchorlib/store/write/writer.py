@@ -13,6 +13,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -246,7 +247,10 @@ class Writer:
             key = (one.name, one.kind, one.mode, f"{MISFIT}{one.reason}")
             self._left_out.add(key, np.array([one.step]), 0)
         if self._left_out.due(self._budget.used):
-            self._statements.append_gaps(self._left_out.statements())
+            # The block is committed: were this raised, its sender would send it again. The counts
+            # stay, and are stated later, at the latest when the rank is closed.
+            with suppress(OSError):
+                self._statements.append_gaps(self._left_out.statements())
 
     def _write(self, block: RowBlock) -> None:
         if not len(block):

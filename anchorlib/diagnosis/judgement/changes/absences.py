@@ -183,7 +183,8 @@ def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]
     alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]
     module = tensor.name.rpartition(".")[0] if frontier.role[row] != Role.PARAMETER else ""
-    before = a.step[(a.order < a.order[row]) & _named(a, module, "value")]
+    rank = tensor.rank
+    before = a.step[(a.order < a.order[row]) & _named(a, module, "value", rank)]
     if not module or not len(before):
         return []
     last = int(before.max())
@@ -193,7 +194,7 @@ def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]
         (alignment.b, row_b, names.get(module, module), last + alignment.step_offset),
     )
     counts = [
-        int((_named(t, own, "value") & (t.step == at) & (t.order < t.order[calls_a])).sum())
+        int((_named(t, own, "value", rank) & (t.step == at) & (t.order < t.order[calls_a])).sum())
         for t, calls_a, own, at in sides
     ]
     if counts[0] == counts[1] or 0 in counts:

@@ -143,7 +143,8 @@ def _tables(frontier: Frontier, row: int, count: int) -> Iterator[tuple[str, Arr
     MOST_VALUES are read. Each table has shape (count, columns).
     """
     a = frontier.alignment.a
-    rows = np.flatnonzero((a.step == a.step[row]) & (a.order < a.order[row]))
+    before = (a.step == a.step[row]) & (a.order < a.order[row])
+    rows = np.flatnonzero(before & (a.rank == a.tensors[a.tensor[row]].rank))
     rows = rows[(frontier.status[rows] == EQUAL) & (a.figures["numel"][rows] <= MOST_ELEMENTS)]
     rows = rows[np.argsort(-a.order[rows], kind="stable")]
     tried = 0

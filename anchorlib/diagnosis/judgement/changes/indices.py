@@ -62,7 +62,8 @@ def _named(match: re.Match[str], own: RowOperations, other: RowOperations, run: 
 
 def _record(match: re.Match[str], table: Table, row: int) -> str:
     """Return the name of a record of the row's step that holds an index; "" where none does."""
-    rows = np.flatnonzero((table.step == table.step[row]) & (table.order <= table.order[row]))
+    before = (table.step == table.step[row]) & (table.order <= table.order[row])
+    rows = np.flatnonzero(before & (table.rank == table.tensors[table.tensor[row]].rank))
     first = table.digest[rows, 0].astype(np.uint64) >> np.uint64(32)
     of_index = (first == int(match[2], 16)) & (table.figures["numel"][rows] == int(match[1]))
     names = [table.tensors[number].name for number in table.tensor[rows[of_index]].tolist()]

@@ -64,7 +64,7 @@ def evaluated_alike(first: FirstStep, rows: Array) -> Array:
     """
     a = first.alignment.a
     training = np.array([phase == TRAIN for phase in a.phases] or [False], bool)[a.phase[rows]]
-    ranks = np.array([tensor.rank for tensor in a.tensors] or [0])[a.tensor]
+    ranks = a.rank
     places = np.searchsorted(first.rows, rows)
     shown: Array = training.copy()
     for rank, phase in set(zip(ranks[rows].tolist(), a.phase[rows].tolist(), strict=True)):

@@ -47,7 +47,7 @@ def segments(frontier: Frontier) -> list[OriginSegment]:
     """The segments of all origins, in A's order of execution."""
     a = frontier.alignment.a
     rows = frontier.origins
-    rank = np.array([tensor.rank for tensor in a.tensors])[a.tensor[rows]]
+    rank = a.rank[rows]
     rows = rows[np.lexsort((rank, a.order[rows], a.step[rows]))]
     names: dict[tuple[str, str], int] = {}
     place = np.array(

@@ -44,7 +44,7 @@ def hidden_by_a_norm(frontier: Frontier, measures: Measures) -> int | None:
     which = ends[a.tensor[rows]] & (a.step[rows] <= first + 1) & frontier.explained[rows]
     at = np.flatnonzero(which & (frontier.role[rows] == Role.BUFFER))
     apart = measures["error_eps"] * measures["eps"]
-    rank = np.array([tensor.rank for tensor in a.tensors])[a.tensor[rows]]
+    rank = a.rank[rows]
     for place in at[np.argsort(a.order[rows[at]], kind="stable")].tolist():
         row = int(rows[place])
         made = _made(frontier, row, first)

@@ -169,7 +169,7 @@ def _pass_of_training(table: Table, trains: Array, evals: Array) -> Array:
     trains, evals: boolean masks: whether each row was made in training, or in eval mode.
     """
     passes = table.pass_index.copy()
-    rank = np.array([tensor.rank for tensor in table.tensors] or [0])[table.tensor]
+    rank = table.rank
     kinds = np.array([tensor.kind in ("value", "pass_grad") for tensor in table.tensors] or [False])
     marks = np.flatnonzero(trains & kinds[table.tensor])
     if not len(marks) or not evals.any():

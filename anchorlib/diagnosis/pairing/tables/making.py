@@ -69,13 +69,13 @@ def with_own_digests(table: Table, run: Run) -> Table:
     """
     if not table.standing:
         return table
-    digests, ranks = np.array(table.digest), np.array([tensor.rank for tensor in table.tensors])
+    digests, ranks = np.array(table.digest), table.rank
     chosen = {(tensor.name, tensor.kind) for tensor in table.tensors}
     for rank in table.standing:
         reader, rows = run.rows(rank)
         taken = [(tensor.name, tensor.kind) in chosen for tensor in reader.catalogue.series]
         rows = rows[np.array(taken, bool)[reader.series_ids[rows]]]
-        digests[ranks[table.tensor] == rank] = _digests(reader, rows)
+        digests[ranks == rank] = _digests(reader, rows)
     return replace(table, digest=digests, standing=NOBODY)
 
 

@@ -91,3 +91,16 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.tensor)
+
+    def of_kind(self, *kinds: str) -> Array:
+        """Return a boolean mask: whether each record is of one of these kinds, as "grad"."""
+        of_tensors = np.array([tensor.kind in kinds for tensor in self.tensors], bool)
+        mask: Array = of_tensors[self.tensor] if len(of_tensors) else np.empty(0, bool)
+        return mask
+
+    @property
+    def rank(self) -> Array:
+        """The rank of each record (int64)."""
+        of_tensors = np.array([tensor.rank for tensor in self.tensors], np.int64)
+        ranks: Array = of_tensors[self.tensor] if len(of_tensors) else np.empty(0, np.int64)
+        return ranks
