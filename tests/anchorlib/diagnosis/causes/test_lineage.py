@@ -350,6 +350,17 @@ def test_the_gradient_of_a_second_name_is_made_of_all_that_reads_the_tensor():
     assert texts(step.parents("codes", "grad")) == inner
 
 
+def test_what_a_module_computes_without_gradients_is_not_followed_under_any_name():
+    edges = [
+        *chain("x", "made"),
+        Edges("told", "train", 0, 0, (2,), 0, (Parent("x"),), ("Linear.forward",), ((-1,),)),
+        Edges("output", "train", 0, 0, (2,), 0, (Parent("told"),), (), ()),
+    ]
+    step = Lineage(edges).step(everything(edges))
+    followed = {name: step.is_followed(name, 0, 0) for name in ("x", "made", "told", "output")}
+    assert followed == {"x": True, "made": True, "told": False, "output": False}
+
+
 def test_a_circle_of_edges_ends():
     edges = [
         Edges("a", "train", 0, 0, (2,), 0, (Parent("b"),)),

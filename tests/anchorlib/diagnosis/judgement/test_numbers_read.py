@@ -19,6 +19,7 @@ class Training:
     """A student whose teacher is its running average, so that both begin equal.
 
     each: whether the teacher is given one sample at a time.
+    moves: how the average moves, by "lerp" or as a "sum".
     fault: what is wrong: a consistency of twice its "weight", a teacher that is given rows in
     another "order", whose results are taken at another "temperature" or whose average stands
     "still", or a consistency that is told "shifted" by a hundredth.
@@ -26,6 +27,7 @@ class Training:
 
     each: bool = False
     divergence: bool = False
+    moves: str = "lerp"
     fault: str = ""
 
 
@@ -62,7 +64,10 @@ def train(how: Training, name: str, store) -> None:
             if how.fault != "still":
                 with torch.no_grad():
                     for mean, own in zip(teacher.parameters(), student.parameters(), strict=True):
-                        mean.lerp_(own, 0.1)
+                        if how.moves == "lerp":
+                            mean.lerp_(own, 0.1)
+                        else:
+                            mean.mul_(0.9).add_(own, alpha=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +89,16 @@ def test_a_fault_beside_a_consistency_that_begins_at_zero_is_one(fault, each, di
     one = Training(divergence=divergence)
     found = anchorlib.compare(once(one), once(replace(one, each=each, fault=fault)))
     assert found.verdict == "unexpected", found
+
+
+@pytest.mark.parametrize("divergence", [False, True], ids=["squares", "divergence"])
+def test_what_a_teacher_is_off_by_reaches_the_consistency_that_autograd_does_not_follow(
+    divergence, once
+):
+    one = Training(divergence=divergence)
+    found = anchorlib.compare(once(one), once(replace(one, moves="sum")))
+    assert found.verdict in ("suspect", "expected"), found.sentence
+    assert found.origins[0].place.name.startswith("teacher")
 
 
 @dataclass(frozen=True)
