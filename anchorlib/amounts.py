@@ -11,7 +11,10 @@ def counted(number: int, word: str) -> str:
 
 
 def figure(value: float) -> str:
-    """Return a number as text of three digits, or whole from 1,000 to 1e6: 0.35, 5,310, 6.1e+06."""
+    """Return a number as text of at most three significant digits, or whole from 1,000 to 1e6.
+
+    For example 0.35, 5,310 or 6.1e+06.
+    """
     if 1000 <= abs(value) < 1e6:
         return f"{value:,.0f}"
     return f"{value:.3g}"

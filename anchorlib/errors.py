@@ -66,7 +66,7 @@ class AnchorError(Exception):
 
 
 class UnknownTensorError(AnchorError, KeyError):
-    """Raised where a selector matches no tensor.
+    """Raised where a selector matches no tensor, or a text is no selector.
 
     suggested: whether the message offers selectors that may have been meant.
     """
@@ -103,7 +103,7 @@ class UnsupportedError(AnchorError, NotImplementedError):
 
 
 class SessionError(AnchorError, RuntimeError):
-    """Raised where a process opens a second session, or uses a session that is closed."""
+    """Raised where a process opens a second session, uses a closed one, or cannot graft a run."""
 
 
 class CommandError(AnchorError, RuntimeError):

@@ -173,7 +173,7 @@ def hang_on_sharded(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> 
 
 
 def hang_before_step(optimizer: Optimizer, hook: Callable[..., Any]) -> Hung:
-    """Register `hook` to be called before each step of `optimizer`, after the hooks it has now.
+    """Register `hook` to be called before each step of `optimizer`, after its present hooks.
 
     Returns a handle that removes the hook.
     """

@@ -21,8 +21,8 @@ def ops_around(ops: Sequence[Op], end: Op, parting: Container[OpKey] = ()) -> li
     ops: the operations of the step and rank of `end`; views and operations without outputs are left
         out.
     parting: the operations that differ from another run. Makers at most three edges back are
-        chosen, and edges are counted anew from each of these operations, so that the graphs of two
-        runs show the same operations before the runs part.
+        chosen, and edges are counted anew from each operation in `parting`, so that the graphs of
+        two runs show the same operations before the runs part.
     """
     drawn = {op.index: op for op in ops if op.outputs and not op.view}
     near = {end.index: end}

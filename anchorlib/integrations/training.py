@@ -39,6 +39,9 @@ class ObservedTraining:
     ) -> Session:
         """Open the session and watch `model` with its optimizer, or a list of them.
 
+        Each scalar on which `backward` is called is recorded as `loss`, unless an anchor or a
+        watched tensor has that name. A session that an earlier training left open is closed first.
+
         rank, first_step: used unless the user's options name them. A training that does not begin
         at step 0 comes from a checkpoint: it is the run's next attempt, not another run.
 

@@ -74,8 +74,11 @@ def launch(words: Sequence[str], request: Request, settings: Mapping[str, str]) 
     A run without a name is named by the job's id, or else by the script's name and the time; all
     processes of the command share that name.
 
+    A store that is a directory is made, if it does not exist.
+
     Raises RunExistsError, StoreError for a directory that cannot be made, and OptionError,
-    InvalidNameError or ModeError for settings or a request that no session accepts.
+    InvalidNameError, ModeError or UnknownTensorError for settings or a request that no session
+    accepts.
     """
     request.check()
     environment = {**os.environ, **settings}

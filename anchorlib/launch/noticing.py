@@ -34,7 +34,8 @@ _request: Request | None = None
 def observe_trainers() -> None:
     """Record, from now on, the models of each optimizer that this process constructs.
 
-    To be called after the import of torch. Does nothing if called before, or under ANCHOR_DISABLED.
+    To be called after the import of torch. Does nothing at a second call, or under ANCHOR_DISABLED.
+    Where the environment has no valid request, a line on stderr says so, and nothing is recorded.
     """
     global _request  # noqa: PLW0603  # one trainer in each process
     if _request is not None or os.environ.get("ANCHOR_DISABLED", "0") not in ("", "0"):

@@ -41,7 +41,11 @@ class Request:
     store: str = ""
 
     def check(self) -> None:
-        """Raise InvalidNameError, ModeError or OptionError if sessions would refuse the request."""
+        """Raise an error if sessions would refuse the request.
+
+        The error is InvalidNameError for the run's name, UnknownTensorError for a text that is no
+        selector, and ModeError for the mode.
+        """
         if self.name is not None:
             check_run_name(self.name)
         for text in self.watch:
@@ -57,8 +61,8 @@ class Request:
     def of_environment(cls) -> Request:
         """Return the request in this process's environment, from ANCHOR_LAUNCH or ANCHOR_WATCH.
 
-        Raises OptionError, InvalidNameError or ModeError for a text that is no request, or for a
-        request that sessions would refuse.
+        Raises OptionError for a text that is no request, or no list of selectors; and what `check`
+        raises, for a request that sessions would refuse.
         """
         text = os.environ.get(LAUNCH)
         request = cls(**_fields(text)) if text else cls(watch=selectors_of_environment())
@@ -69,8 +73,7 @@ class Request:
 def selectors_of_environment() -> tuple[str, ...]:
     """Return the selectors in ANCHOR_WATCH; empty where it is not set.
 
-    Raises OptionError for a selector that no tensor could match, and for a list without any
-    selector.
+    Raises OptionError for a text that is no selector, and for a list without any selector.
     """
     text = os.environ.get(_WATCH)
     if not text:

@@ -127,7 +127,10 @@ class Trainer:
                     self._watch_anew(session)
 
     def _is_ours(self) -> bool:
-        """Return whether the program has no session of its own; if it has, stop this trainer."""
+        """Return whether no session but this trainer's is active; otherwise stop this trainer.
+
+        The trainer also stops, and False is returned, where its session was closed by other code.
+        """
         active = active_session()
         if active is self._session:
             return True
@@ -167,7 +170,8 @@ class Trainer:
     def _catch_up(self) -> None:
         """Watch the models of the optimizers on the waiting list again, now with these optimizers.
 
-        Does nothing where no optimizer waits, or the program has opened a session of its own.
+        Before training has begun, all models are watched again. Does nothing where no optimizer
+        waits, or the program has opened a session of its own.
         """
         waiting = [one for held in self._waiting if (one := held()) is not None]
         session, self._waiting = self._session, []

@@ -53,7 +53,7 @@ def callings(roots: Sequence[nn.Module], frame: FrameType | None) -> list[list[s
     """Return, for each model of `roots`, the names that the program's variables give it.
 
     The variables of `frame` and its callers are searched; names of the nearest frame come first.
-    The list is empty for a model without a name.
+    The list of a model without a name is empty.
     """
     names_of: list[dict[str, None]] = [{} for _ in roots]
     places = {id(unwrapped(root)): place for place, root in enumerate(roots)}

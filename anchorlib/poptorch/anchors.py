@@ -114,7 +114,7 @@ class ModelAnchors:
         self.known = resolve(self._seen, model, optimizer, window, default)
 
     def look(self, optimizer: object) -> list[Anchor]:
-        """Return the anchors that were added to the options since this method was called last.
+        """Return the anchors that were added to the options, or changed there, since the last call.
 
         optimizer: that of a training model; None for inference.
         An anchor that this model cannot have is left out and logged as a warning: the options may

@@ -26,7 +26,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         whether batches are loaded ahead.
 
     Raises MisuseError for a data set with fewer samples than a call takes, and, unless drop_last,
-    for one whose samples do not fill a whole number of calls.
+    for one whose samples do not fill a whole number of calls. The samples of an iterable data set
+    are not counted.
     """
 
     def __init__(  # noqa: PLR0913  # PopTorch's arguments

@@ -43,9 +43,9 @@ def trainingModel(
 ) -> PoplarExecutor:
     """Return `model`, wrapped so that calling it trains it.
 
-    A call runs deviceIterations weight updates, each with the averaged gradients of
-    gradientAccumulation micro-batches. The loss is the tensor that `identity_loss` marked, else the
-    last scalar among the model's outputs that has a graph.
+    A call runs deviceIterations weight updates, each with the gradients of gradientAccumulation
+    micro-batches, which are averaged, or summed under ReductionType.Sum. The loss is the tensor
+    that `identity_loss` marked, else the last scalar among the model's outputs that has a graph.
     optimizer: None for torch.optim.SGD with a learning rate of 0.01.
 
     Raises Error for impossible options, UnknownAnchorError for an anchor that names no tensor.
@@ -277,11 +277,17 @@ class PoplarExecutor:
     # -- weights and hardware
 
     def copyWeightsToHost(self) -> None:
-        """Do nothing: the model trains its own weights. Raises Error before the first call."""
+        """Do nothing: the model trains its own weights.
+
+        Raises Error before the model was compiled or called.
+        """
         self._must_be_compiled()
 
     def copyWeightsToDevice(self) -> None:
-        """Do nothing: the model trains its own weights. Raises Error before the first call."""
+        """Do nothing: the model trains its own weights.
+
+        Raises Error before the model was compiled or called.
+        """
         self._must_be_compiled()
 
     def _must_be_compiled(self) -> None:

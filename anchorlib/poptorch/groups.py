@@ -119,7 +119,11 @@ class OptionGroup:
 
 
 class Training(OptionGroup):
-    """The options of training, `Options.Training`: gradient accumulation and reduction."""
+    """The options of training, `Options.Training`: gradient accumulation and reduction.
+
+    Methods that set an option return the group. They raise MisuseError for a value that the option
+    cannot have, and FrozenOptionsError for the options of a model that was built.
+    """
 
     owner = "Options.Training"
     ignored = frozenset(

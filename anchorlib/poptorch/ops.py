@@ -45,7 +45,10 @@ def ipu_print_tensor(  # noqa: PLR0913  # PopTorch's arguments
     open_bracket: str = "(",
     close_bracket: str = ")",
 ) -> torch.Tensor:
-    """Print `tensor` as `anchorlib.print_tensor` does, and return it; the result may be ignored."""
+    """Print `tensor` as `anchorlib.print_tensor` does, and return it; the result may be ignored.
+
+    Raises Error for an object that is no tensor, and OptionError for an impossible format.
+    """
     try:
         return print_tensor(
             tensor,
@@ -90,7 +93,8 @@ def identity_loss(x: torch.Tensor, reduction: str | int) -> torch.Tensor:
 def loss_of(output: Any) -> torch.Tensor:
     """Return the tensor to call backward on: the loss marked last, else the output's last scalar.
 
-    Only scalars that require a gradient count. The losses that were marked are forgotten.
+    Of the output, only scalars that require a gradient count. The losses that were marked are
+    forgotten.
     Raises Error where the model has no loss, or where its loss is no scalar.
     """
     marked = marked_losses()

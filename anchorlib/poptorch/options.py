@@ -33,6 +33,9 @@ __all__ = ["Options"]
 class Options(OptionGroup):
     """How a model runs, and which of its tensors are anchored.
 
+    Methods that set an option return these options. They raise MisuseError for a value that the
+    option cannot have, and FrozenOptionsError for the options of a model that was built.
+
     opts = Options()
     opts.deviceIterations(4)
     opts.Training.gradientAccumulation(2)

@@ -54,7 +54,11 @@ _in_call: WeakSet[Session] = WeakSet()  # the sessions of calls that have not fi
 
 
 def _session() -> Session:
-    """Return the session to record with: the active one, else one for ANCHOR_RUN or in memory."""
+    """Return the session to record with: the active one, or else one that is opened here.
+
+    It is opened for the run in ANCHOR_RUN; without that, or where this run cannot be recorded, in
+    memory.
+    """
     global _in_memory  # noqa: PLW0603  # one session a process
     session = active_session()
     if session is None and os.environ.get("ANCHOR_RUN"):
@@ -97,7 +101,9 @@ class Recording:
     def begin(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Begin a call of the model, at a step that is a multiple of the updates in a call.
 
-        So the window of steps over which a mode sums or selects is exactly this call.
+        So the window of steps over which a mode sums or selects is exactly this call. Records of
+        earlier calls in the session in memory are dropped. Does nothing for a model without
+        anchors.
         """
         if not self._anchors:
             return

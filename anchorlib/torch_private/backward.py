@@ -225,7 +225,7 @@ def compiled_outputs(node: Any) -> int | None:
     """Return how many outputs of the compiled code that made `node` have gradients.
 
     Returns 0 if `node` is of a user's Function that only has the same name as torch's, and None if
-    the number is unknown.
+    the number is unknown. Warns, once, if torch has moved the name by which the number is found.
     """
     forward: Any = getattr(type(node), _FORWARD, None)
     if _function.fitting(forward) is None:

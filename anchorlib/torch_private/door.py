@@ -107,14 +107,17 @@ class Door:
         return self.look() is not None
 
     def look(self) -> Any:
-        """Look the name up; None where this torch has no object of the right kind under it."""
+        """Return the object that torch has under the name; None if none, or if of another kind."""
         try:
             return self.fitting(self.probe())
         except Exception:  # noqa: BLE001  # whatever torch raises, the door is not there
             return None
 
     def fitting(self, thing: Any) -> Any:
-        """Return `thing`, found in torch under this name, if it is of the right kind, else None."""
+        """Return `thing`, found in torch under this name, if it is of the right kind, else None.
+
+        The type of a `thing` of another kind is kept for the warning `said`.
+        """
         if thing is None or self.kind(thing):
             return thing
         _others[self.name] = type(thing).__name__

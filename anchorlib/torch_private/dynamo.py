@@ -167,7 +167,7 @@ def traced_functions() -> Iterator[str]:
 
 
 def enclosing_operators() -> Iterator[str]:
-    """Yield the operators whose bodies dynamo is tracing, the innermost first.
+    """Yield the names of the operators whose bodies dynamo is tracing, the innermost first.
 
     The last is "None", which stands for the whole graph.
     """

@@ -68,6 +68,6 @@ private(
 
 
 def scale_of(scaler: GradScaler) -> torch.Tensor | None:
-    """Return the loss scale of `scaler`; None before its first use."""
+    """Return the loss scale of `scaler`; None before its first use, or where torch moved it."""
     scale = getattr(scaler, _SCALE, None)
     return scale if isinstance(scale, torch.Tensor) else None

@@ -106,7 +106,8 @@ _version: Any = private(
 def version(x: torch.Tensor) -> int:
     """Return how often the memory of `x` was written.
 
-    Where this torch lacks the count, each call returns a new number, as if `x` had been written.
+    An inference tensor has no count: 0 is returned. Where this torch lacks the count, each call
+    returns a new number, as if `x` had been written.
     """
     if _version is None:
         return next(_changes)
@@ -198,7 +199,7 @@ _sparse: Any = private(
 
 
 def sparse_parts(x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the indices and values of a sparse COO tensor, by these names, as they are stored.
+    """Return the "indices" and the "values" of a sparse COO tensor, without coalescing them.
 
     Raises MovedError where this torch lacks them.
     """

@@ -5,8 +5,9 @@
                                                     └ TBackward0 ── fc1.weight
 
 At an anchored tensor the autograd graph is walked back to the nearest anchored tensors before it.
-The walk is made in the first two steps in which its site (name, phase, pass, call and shape)
-occurs; later observations cost one dict lookup. The result is stated as `Edges`.
+The walk is made in the first two steps in which the tensor's site (its name, phase, pass, call and
+shape) occurs, and again after another name is anchored for the first time or a model is watched.
+Every other observation costs one dict lookup. The result is stated as `Edges`.
 
 How a walk recognizes an anchored tensor is in `marks`.
 
@@ -80,7 +81,8 @@ class LineageTracker:
         plan: what is recorded of `x`, with its name. node: the autograd node that made `x`; None
             for a leaf. grad: whether the gradient of `x` may be recorded. shape: the shape of `x`,
             if the caller has it. given: the module whose output `x` is, with its arguments.
-        Raises nothing.
+        Does nothing for a tensor of which neither value nor gradient is recorded, or that a
+        functorch transform wraps. Raises nothing.
         """
         try:
             if shape is None and not x.is_nested:
@@ -154,10 +156,10 @@ class LineageTracker:
         self._tell_new(site, at.step, ancestry, follows=follows)
 
     def _tell_new(self, site: Site, step: int, ancestry: Ancestry, *, follows: bool) -> None:
-        """State what the tensor at a site was computed from, unless that was the last statement.
+        """State what the tensor at a site was computed from, unless that is stated already.
 
-        A site is a name, phase, pass, call and shape. If nothing was stated for the site itself,
-        the first statement about its name, phase and call is compared.
+        A site is a name, phase, pass, call and shape. What was stated last for the site counts; or,
+        if nothing was, what was stated first for its name, phase and call.
         step: the step from which on the statement is true. follows: whether the gradient of the
             tensor is recorded.
         """

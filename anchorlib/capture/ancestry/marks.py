@@ -50,7 +50,10 @@ class Marks:
         return name if parts is not None and parts.parameters.get(name) is leaf else None
 
     def mark(self, x: torch.Tensor, node: Any, name: str, at: At) -> None:
-        """Mark `x`, made by `node` (None for a leaf), as the tensor `name` observed at `at`."""
+        """Mark `x`, made by `node` (None for a leaf), as the tensor `name` observed at `at`.
+
+        A tensor that needs no gradient gets no mark here: `mark_memory` notes its memory.
+        """
         mark = (self._token, name, at)
         if node is not None:
             node.metadata[_key(x.output_nr)] = mark

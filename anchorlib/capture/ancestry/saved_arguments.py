@@ -130,9 +130,10 @@ def _outputs(node: Any) -> str:
 
 
 def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
-    """Return the saved argument `name` of `node` as text; "" if it has none or backward freed it.
+    """Return the saved argument `name` of `node` as text; "" if it has no text, or was freed.
 
     Arguments without a text are shapes, large tensors, and tensors that the operation made itself.
+    An argument is freed by a backward that has run.
     """
     short = name.removeprefix(SAVED)
     if short.endswith(_SIZES) or "_sym_" in short:
@@ -184,10 +185,10 @@ def _number(tensor: Any) -> str:
 
 
 def _factor(tensor: Any) -> str:
-    """Return size, mean and spread of a small factor that autograd does not follow; "" for others.
+    """Return a text with size, mean and spread of a small factor without gradient; "" for others.
 
-    Three digits of each are shown, so that two runs whose factors differ by rounding have equal
-    texts.
+    Three digits of mean and spread are shown, so that two runs whose factors differ by rounding
+    have equal texts.
     """
     values = _elements(tensor) if tensor.dtype in _PLAIN else None
     if values is None:
@@ -199,10 +200,11 @@ def _factor(tensor: Any) -> str:
 def _operand(tensor: Any) -> str:
     """Return a text of a small operand that autograd does not follow; "" for any other tensor.
 
-    For integers it has their bounds and the first digits of the digest that a record of them has.
-    For other types it has size, mean, spread, and the first element: exchanging the halves of an
-    operand changes that alone. For an additive mask it has instead how many elements are minus
-    infinity, and a digest.
+    For integers the text has their number, their bounds and the first digits of the digest that a
+    record of them has. For float32 and float64 it has the number of elements, their mean, their
+    spread, and the first element, which alone changes when the halves of an operand are exchanged.
+    For an additive mask it has instead how many elements are minus infinity, and a digest. Elements
+    of an expanded axis count once.
     """
     values = None if tensor.dtype == torch.bool else _once(tensor)
     if values is None:
@@ -217,9 +219,10 @@ def _operand(tensor: Any) -> str:
 
 
 def _state(tensor: Any) -> str:
-    """Return "zeros" or "given" for the state with which a recurrent layer begins; "" if not read.
+    """Return "zeros" or "given" for the state with which a recurrent layer begins.
 
-    A layer begins with zeros where no state is carried to it.
+    A layer begins with zeros where no state is carried to it. "" is returned for a state whose
+    elements `_elements` does not return.
     """
     values = _elements(tensor)
     if values is None:
@@ -255,8 +258,9 @@ def _once(tensor: Any) -> np.ndarray[Any, Any] | None:
 def _elements(tensor: Any) -> np.ndarray[Any, Any] | None:
     """Return the elements of a small CPU tensor that needs no gradient; None for any other tensor.
 
-    None is also returned for a view that torch negates when it is read, such as the imaginary part
-    of a conjugate: its memory holds the negative of each element.
+    None is also returned for an empty tensor, for a dtype that `_KINDS` lacks, and for a view that
+    torch negates when it is read, such as the imaginary part of a conjugate: the memory of such a
+    view holds the negative of each element.
     """
     kind = _KINDS.get(tensor.dtype)
     if type(tensor) is not torch.Tensor or tensor.requires_grad or kind is None:

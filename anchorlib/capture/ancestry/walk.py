@@ -57,7 +57,8 @@ class Walk:
     def back_from(self, x: torch.Tensor) -> Ancestry:
         """Return the nearest anchored tensors and parameters, and the operations from them to `x`.
 
-        `Ancestry.missing` says why some may be missing, as after more than 10,000 operations.
+        `Ancestry.missing` says why tensors or parameters may be missing. After more than 10,000
+        operations, no operations are returned.
         """
         root: Any = x.grad_fn
         if root is None:
@@ -149,7 +150,8 @@ class Walk:
     def _held(self, x: torch.Tensor) -> tuple[Parent, str] | None:
         """Return the anchored tensor in whose memory `x` lies, and how the two differ; else None.
 
-        `x` differs by "detach" or "view"; "" says that it does not differ.
+        `x` differs by "detach" or "view"; "" says that it does not differ. None is also returned
+        where that tensor is `x` itself, or has the name of `x` and was observed in another pass.
         """
         known = None if is_wrapped(x) else self._marks.mark_of_memory(x)
         if known is None:
@@ -167,6 +169,7 @@ class Walk:
 
         An input is another node, or a number as in `Edges.inputs`: -k for the k-th parent, 0 for a
         value that autograd does not follow. The search ends after more than _MAX_NODES nodes.
+        The parents that it finds, and the reasons why others may be missing, are noted in the walk.
         """
         nodes: dict[Any, list[Any]] = {}
         waiting = [root]

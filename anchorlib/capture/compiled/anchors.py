@@ -40,6 +40,8 @@ def anchor_compiled(x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: 
     """Leave the operators of an anchor of `x` in the graph that is being traced.
 
     grad: whether the gradient of `x` is recorded; else the anchor only notes that a gradient came.
+    Where an argument is wrong, or this torch is too old, an operator that raises the error when it
+    runs is left instead. Under `torch.export` none is left, and the anchor is counted as skipped.
     """
     if torch.compiler.is_exporting():
         traced_constants.count_skipped(name, "torch.export")
@@ -56,11 +58,13 @@ def anchor_compiled(x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: 
 
 
 def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False) -> None:
-    """Observe an input or output of a watched module, if its watch selected the value or gradient.
+    """Leave operators in the traced graph which observe an input or output of a watched module.
 
     watch: the number of the model's `ModelWatch`. root: whether `x` is an output of the whole
-        model: then the arrival of a gradient is noted even if nothing of it is recorded, since that
-        ends a pass.
+        model: then an operator notes the arrival of a gradient even if nothing of `x` is recorded,
+        since a gradient ends a pass.
+    Without `root`, no operator is left where the `ModelWatch` selected neither value nor gradient
+    of `name`. Under `torch.export` none is left, and a selected tensor is counted as skipped.
     """
     value, grad = traced_constants.chosen(watch, name)
     if not (value or grad or root):
@@ -78,6 +82,7 @@ def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False
 def enter_root(watch: int, *, training: bool) -> None:
     """Leave an operator in the graph which notes that the forward of a watched model begins.
 
+    Under `torch.export` no operator is left.
     watch: the number of the model's `ModelWatch`. training: whether the model is in training mode.
     """
     if torch.compiler.is_exporting():
@@ -89,6 +94,7 @@ def enter_root(watch: int, *, training: bool) -> None:
 def leave_root(watch: int) -> None:
     """Note, in the list of the graph's anchors, that the forward of a watched model has ended.
 
+    An operator is left in the graph too if that list was empty. Does nothing under `torch.export`.
     watch: the number of the model's `ModelWatch`.
     """
     if torch.compiler.is_exporting():
@@ -105,7 +111,10 @@ class TracedPhase:
         self._name = name
 
     def __enter__(self) -> None:
-        """Note, in the list of the graph's anchors, that records carry the phase from here on."""
+        """Note, in the list of the graph's anchors, that records carry the phase from here on.
+
+        For an invalid name, an operator is left that raises InvalidNameError when it runs.
+        """
         refusal = traced_constants.add_phase(self._name)
         if refusal is not None:
             anchor_operators.refuse(*refusal)
@@ -128,8 +137,8 @@ def _follow(
     """Hook the gradient of `x`, if `x` needs one.
 
     where: the coordinates of the value, as a small tensor. fields: the anchor's name, modes, the
-        number of its graph's program, and its index there. use: "gradient" records the gradient,
-        "notice" only notes that it came, "" does nothing.
+        number of its graph's program, and its index there. use: "gradient" records the gradient;
+        "notice" only notes that the gradient came, and puts no hook on a leaf; "" does nothing.
     """
     name, modes, program, site = fields
     if not x.requires_grad or not use:
@@ -166,7 +175,10 @@ def _noticing(where: torch.Tensor) -> Hook:
 
 
 def _described(mode: Any) -> Any:
-    """Return `mode` as nested constants: dynamo cannot pass on an object that traced code made."""
+    """Return `mode` as constants, classes and tuples of these, for `place_anchor`.
+
+    dynamo cannot pass on an object that traced code made, such as `EveryN(10)`.
+    """
     if isinstance(mode, list | tuple):
         return tuple([_described(one) for one in mode])
     if isinstance(mode, Sum | Final):

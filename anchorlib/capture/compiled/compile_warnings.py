@@ -19,10 +19,14 @@ LOW = (torch.bfloat16, torch.float16)
 
 
 class CompileWarnings:
-    """Warnings of one session about anchors in compiled code, each logged once.
+    """Warnings of one session about compiled code, each logged once.
 
-    They tell of anchors that recorded nothing, and of values that are rounded because they are
-    anchored.
+    They tell of anchors that recorded nothing, of values that are rounded because they are
+    anchored, of gradients that may lack a part, and of marks on our functions that dynamo no longer
+    knows.
+
+    declared: the traced anchors that have recorded nothing so far, by name, each with the step in
+        which it was traced.
     """
 
     def __init__(self) -> None:
@@ -31,7 +35,10 @@ class CompileWarnings:
         self._told_marks = False
 
     def tell_marks(self) -> None:
-        """Log once which functions that steer dynamo are missing in this version of torch."""
+        """Warn of each mark on our functions that dynamo no longer knows.
+
+        Does nothing while dynamo is not loaded, and after the marks were checked once.
+        """
         self._told_marks = self._told_marks or tell_marks()
 
     def overdue(self, upcoming: int | None) -> list[str]:
@@ -48,7 +55,7 @@ class CompileWarnings:
         return due
 
     def tell_silent(self, names: Iterable[str]) -> None:
-        """Warn that the anchors `names` in compiled code recorded nothing; `names` may be empty."""
+        """Warn that the anchors `names` in compiled code recorded nothing; no warning if empty."""
         silent = ", ".join(map(escape, names))
         if silent:
             _log.warning(
@@ -60,7 +67,8 @@ class CompileWarnings:
     def tell_rounding(self, name: str, dtype: torch.dtype) -> None:
         """Warn that the anchor `name` makes Inductor round a value that it would keep in float32.
 
-        No warning is logged where Inductor rounds all such values, as eager code does.
+        Only the first such anchor of the session is named. No warning is logged where Inductor
+        rounds all such values, as eager code does.
         """
         if not emulates_precision():
             self.warn(

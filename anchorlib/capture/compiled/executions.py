@@ -100,7 +100,8 @@ class Executions:
         """Return the coordinates of the operator at `site` that runs in forward now.
 
         site: the index of the operator's anchor in the graph's program. None is returned where the
-            operator records nothing. Also notes which operators of the execution have run.
+            operator records nothing. Also notes which operators of the execution have run; the
+            first of them has all calls of the program counted.
         """
         event = program.events[site]
         if isinstance(event, AnchorPlace) and event.body:
@@ -120,6 +121,8 @@ class Executions:
         site: the index of `place`, the operator's anchor, in the graph's program. The value is
             recorded if the operator stands in a custom Function.backward. Otherwise activation
             checkpointing repeats forward, where the value was recorded already.
+        The coordinates are None where nothing is recorded of the name, and where it is not known
+        which execution is repeated.
         """
         if place.backward:
             plan = self._plan_of(place.name, place.modes)
@@ -199,7 +202,7 @@ class Executions:
         """Remember the autograd node that will run the execution's backward: the newest node.
 
         AOT autograd makes the node before it runs the graph with gradients disabled. A graph that
-        DDP has split has several such nodes.
+        DDP has split has several such nodes. Does nothing while gradients are enabled.
         """
         node = next_sequence() - 1
         if node == execution.node or torch.is_grad_enabled():

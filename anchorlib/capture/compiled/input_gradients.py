@@ -25,8 +25,8 @@ def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -
     """Observe the gradient `g` of a leaf, and return it.
 
     The hook that is registered on the leaf is a partial of this function with all arguments but
-    `g`. They identify the anchor: its name, its modes, the number of its graph's program (list of
-    anchors), and its index there.
+    `g`. These arguments identify the anchor: its name, its modes, the number of its graph's program
+    (list of anchors), and its index there.
     """
     if torch.compiler.is_compiling():  # by compiled autograd
         anchor_operators.leaf(g, name, modes, program, site)

@@ -66,7 +66,7 @@ class CompiledObserver:
 
         anchor: the anchor whose operator runs.
         Returns NOWHERE if nothing was observed. Raises nothing but UnsupportedError, for a tensor
-        that an anchor cannot record.
+        that an anchor cannot record; such a tensor of a watched model is counted as skipped.
         """
         if self._warnings.declared:
             self._warnings.declared.pop(anchor.name, None)
@@ -137,6 +137,7 @@ class CompiledObserver:
         """Observe `g`, the gradient of the tensor whose value was observed at `where`.
 
         where: coordinates as a small tensor. anchor: the anchor whose operator runs.
+        Does nothing where another session wrote `where`.
         """
         known = self._ordinary.get(anchor)
         program = program_of(anchor) if known is None else known[0]
@@ -183,10 +184,12 @@ class CompiledObserver:
     def see_from_outside(
         self, node: object, given: tuple[str, str], gradient: torch.Tensor | None
     ) -> None:
-        """Warn that a gradient of a graph's input may lack a part; count it where none came at all.
+        """Warn, once in a session, that the recorded gradient of a graph's input may lack a part.
 
         node: the autograd node that runs. given: the name and modes of the input. gradient: what
-            the hook outside of compiled code was given, perhaps None.
+            the hook outside of compiled code was given; None is counted as a skipped gradient, any
+            other makes the run's header name the input.
+        Does nothing where no gradient of the name is recorded, or no part can be missing.
         """
         plan = self._plan(*given)
         if plan is not None and is_partial(node):
@@ -270,7 +273,10 @@ class CompiledObserver:
             self._lose(at, program.lost[anchor.site], anchor)
 
     def _lose(self, at: At, reason: str, anchor: AnchorReference) -> None:
-        """Count the gradient of the tensor observed at `at` as skipped, for `reason`."""
+        """Count the gradient of the tensor observed at `at` as skipped, if it was to be recorded.
+
+        reason: why the gradient is not recorded, as text for the gap.
+        """
         plan = self._plan(anchor.name, anchor.modes)
         streams = () if plan is None else plan.streams("grad", at.phase)
         if not all(stream.idle(at.step) for stream in streams):

@@ -46,9 +46,11 @@ class OutsideGradients:
             register_hook(x, node, _Arrival(self, plan, at))
 
     def arrived(self, plan: Plan, at: At, gradient: torch.Tensor | None) -> None:
-        """Note what a hook outside of compiled code was given as the gradient of a tensor.
+        """Warn that the recorded gradient of a tensor may lack a part, and name it in the header.
 
-        gradient: None where no gradient reached the hook, which is counted. Raises nothing.
+        gradient: what a hook outside of compiled code was given; None is counted as a skipped
+            gradient, and names nothing in the header.
+        Does nothing where the gradient is not recorded in this step. Raises nothing.
         """
         try:
             self._arrived(plan, at, gradient)

@@ -186,5 +186,8 @@ def traced_in_backward() -> bool:
 
 
 def enclosing() -> str:
-    """Return the operator that is being traced, if hooks in its body get no gradients; else ""."""
+    """Return the name of the operator in whose traced body hooks get no gradients; "" without one.
+
+    Of several such operators, one inside the other, the innermost is named.
+    """
     return next((one for one in enclosing_operators() if one not in _TRANSPARENT), "")

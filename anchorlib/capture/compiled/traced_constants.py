@@ -64,11 +64,13 @@ def place_anchor(
 ) -> tuple[AnchorFields, tuple[str, str] | None]:
     """Add an anchor to the program (list of anchors) of the graph that is being traced.
 
-    name: as the user gave it. described: the mode as nested constants; None for the session's
-        modes. other: the class of the anchored object if that is not a tensor, or "". gradients:
-        whether gradients are enabled.
-    Returns the arguments of the anchor's operators; and the class and message of the error that the
-    call of `anchor` raises, or None.
+    name: as the user gave it. described: the mode as constants, classes and tuples of these, since
+        dynamo passes on nothing else; None for the session's modes. other: the class of the
+        anchored object if that is not a tensor, or "". gradients: whether gradients are enabled.
+    Returns the arguments of the operators that the anchor leaves in the graph, and None; the active
+    session notes that the anchor was traced. Where an argument of `anchor` is wrong, or this torch
+    is too old, nothing is added or noted; the second item is then the class and message of the
+    error to raise, and the first means nothing.
     """
     try:
         if other:
@@ -102,7 +104,7 @@ def place_watched(name: str, watch: int, gradients: bool) -> AnchorFields:  # no
 
     name: "" where neither value nor gradient is recorded. watch: the number of the model's
         `ModelWatch`. gradients: whether gradients are enabled.
-    Returns the arguments of the tensor's operators.
+    Returns the arguments of the operators that observe the tensor.
     """
     return _placed(name, f"watch:{watch}", gradients)
 
@@ -112,7 +114,7 @@ def followed(site: int = -1) -> bool:
     """Return whether a hook on an intermediate tensor would be traced into the backward graph here.
 
     site: the index of the tensor in the graph's program. If the result is False, the program notes
-        that its gradient cannot be recorded. -1: nothing is noted.
+        at this index that the tensor's gradient cannot be recorded. With -1, nothing is noted.
     """
     operator = enclosing()
     if operator and site >= 0:
@@ -148,7 +150,8 @@ def add_phase(name: Any) -> tuple[str, str] | None:
     """Add to the graph's program (list of anchors) that the phase `name` begins.
 
     name: None adds that the innermost phase ends.
-    Returns the class and message of an error, or None.
+    Returns None. For an invalid name nothing is added, and the class and message of the error to
+    raise are returned.
     """
     try:
         current_program().add(Phase(None if name is None else check_name(name)))

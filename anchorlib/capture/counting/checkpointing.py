@@ -105,7 +105,10 @@ class UnfollowedCalls:
         self._taken: dict[tuple[Hashable, int, int], int] = {}
 
     def remember(self, key: Hashable, at: At) -> None:
-        """Remember a call of `key` made now at `at`, which reentrant checkpointing may repeat."""
+        """Remember a call of `key` made now at `at`, which reentrant checkpointing may repeat.
+
+        When 65,536 calls are remembered, they are all forgotten first.
+        """
         if self._count >= _LIMIT:
             self.clear()
         self._count += 1
@@ -137,8 +140,8 @@ class UnfollowedCalls:
     def _end(self, first: int) -> float:
         """Return the sequence number at which the calls of the next repeated node begin.
 
-        first: the number at which the calls of the running node begin. Infinity is returned where
-            no later node has been repeated so far.
+        first: the number at which the calls of the running node begin, which is noted as a node
+            that was repeated. Infinity is returned where no later node has been repeated so far.
         """
         nodes = self._nodes.setdefault(threading.get_ident(), [])
         place = bisect_left(nodes, first)

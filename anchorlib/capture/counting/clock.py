@@ -188,9 +188,10 @@ class Clock:
         return passes.started and not passes.gradient_seen
 
     def wants_gradient_hook(self) -> bool:
-        """Return whether the current pass still needs a hook to notice its gradient.
+        """Return whether no hook was asked for yet that notices the current pass's gradient.
 
-        True only for the first call in each pass.
+        Whenever True is returned, the caller has to place that hook: until the next pass begins,
+        this method then returns False.
         """
         passes = self._current()
         ready, passes.ready = passes.ready, True
@@ -199,7 +200,8 @@ class Clock:
     def gradient(self, at: At | None = None) -> None:
         """Note that a gradient arrived, after which the next forward observation opens a pass.
 
-        at: the coordinates of the forward call that the gradient belongs to; None where unknown.
+        at: the coordinates of the forward call that the gradient belongs to; None where unknown. If
+            the call was made in an earlier step, the gradient opens no pass.
         """
         self._ended_by_optimizer = False
         self._gradient_since_step = self.trains = True
@@ -244,7 +246,7 @@ class Clock:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any observation was counted yet, or any optimizer has stepped."""
+        """Whether an observation was counted, an optimizer stepped, or a step was ended by hand."""
         return self.step_enders.have_begun or any(one.started for one in self._passes.values())
 
     @property
@@ -253,7 +255,10 @@ class Clock:
         return not any(one.started for one in self._passes.values())
 
     def unbind(self) -> None:
-        """If no optimizer has stepped yet, forget the bound one, so that another can be bound."""
+        """Forget the bound optimizer, so that another one can be bound.
+
+        Does nothing once an optimizer has stepped, or a step was ended by hand.
+        """
         self.step_enders.unname()
 
     def optimizer_stepped(self, optimizer: object) -> None:

@@ -101,9 +101,10 @@ class StepEnders:
             self._named = self._clock = self._stepper(optimizer)
 
     def unname(self) -> None:
-        """Forget which optimizer ends the session's steps, if none has stepped yet.
+        """Forget which optimizer ends the session's steps.
 
-        Called when `watch` will be given another optimizer.
+        Called when `watch` will be given another optimizer. Does nothing once an optimizer has
+        stepped, or a step was ended by hand.
         """
         if not self.have_begun:
             self._named = self._clock = None

@@ -64,7 +64,10 @@ class Forwards:
         return self._held(root) if search else id(root) in self._trained and self._held(root)
 
     def _held(self, module: nn.Module) -> bool:
-        """Return whether an optimizer holds parameters of `module`; the search runs once."""
+        """Return whether an optimizer holds parameters of `module`; the search runs once.
+
+        If one does, the clock's `trains` is set.
+        """
         known = self._trained.get(id(module))
         if known is None or known[0]() is not module:
             known = self._trained[id(module)] = (ref(module), held_by_optimizer(module))
@@ -111,6 +114,7 @@ class Forwards:
 
         module: the outermost module that is being called; None without one. outermost: whether no
             forward of a watched model runs.
+        A use that turns out to be part of the open pass's forward sets the plan's `use` to MIXED.
         """
         if plan.use == REACHED:
             if outermost and self._clock.is_open:  # part of the forward of the open pass

@@ -82,8 +82,8 @@ class Graft:
         """Overwrite `x` with the value that the other run recorded at these coordinates.
 
         `x` is left as it is, and counted as skipped, where there is no such record, where the
-        record has another shape, dtype or loss scale, or where `x` has no memory of its own for
-        each element. Nothing is done or counted in steps that are not to be replaced.
+        record has no values or another shape, dtype or loss scale, or where `x` has no memory of
+        its own for each element. Nothing is done or counted in steps that are not to be replaced.
         """
         theirs = self._theirs(name, kind, at, x, scaling)
         if theirs is None:
@@ -101,7 +101,9 @@ class Graft:
     ) -> torch.Tensor | None:
         """Return the recorded gradient that replaces the gradient `x`; None where no record fits.
 
-        A record fits that has the name, kind, coordinates, shape, dtype and loss scale of `x`.
+        A record fits that has values, and the name, kind, coordinates, shape, dtype and loss scale
+        of `x`. If none does, `x` is counted as skipped. In steps that are not to be replaced, None
+        is returned and nothing is counted.
         """
         theirs = self._theirs(name, kind, at, x, scaling)
         if theirs is None:

@@ -82,9 +82,10 @@ class LeafHook(GradientHook):
 
     @never_traced
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
-        """Record `gradient`, at the coordinates of its forward call if that is in the open pass.
+        """Record `gradient`; without a plan, only note that this pass has a gradient.
 
-        Otherwise they are the coordinates that the clock shows now.
+        The gradient is recorded at the coordinates of the forward call, or, if that call was made
+        in an earlier pass, at those that the clock shows now.
         Returns None, or under `anchorlib.graft` the other run's gradient, to be used instead.
         """
         at, now = self.at, self._observer.clock.now()
@@ -123,6 +124,8 @@ class Observer:
 
         plan: what is recorded of the name of `x`. grad: whether the gradient is recorded. given:
             the module that made `x`, with its arguments.
+        A call that activation checkpointing repeats in backward is not recorded again. Under
+        `anchorlib.graft`, `x` is overwritten with the other run's value.
         Raises nothing but UnsupportedError, for a tensor that an anchor cannot record.
         """
         try:
@@ -162,7 +165,8 @@ class Observer:
     def _repeated(self, plan: Plan, x: torch.Tensor, *, wanted: bool) -> bool:
         """Return whether activation checkpointing repeats a call whose value is recorded already.
 
-        If the call was first made without gradients, the gradient of `x` is hooked now.
+        If the call was first made without gradients, the gradient of `x` is hooked now; if it is
+        not known which call is repeated, the gradient is counted as skipped.
         wanted: whether the gradient is recorded.
         """
         what = repetition()
@@ -233,6 +237,7 @@ class Observer:
 
         plan: what is recorded of its name. kind: "updated", "opt.exp_avg" and so on. scaling: the
             loss scale and flags to store with the record.
+        Under `anchorlib.graft`, `x` is overwritten with the other run's value.
         """
         streams = plan.streams(kind, at.phase)
         if not streams or self.closed:
@@ -249,9 +254,9 @@ class Observer:
     ) -> None:
         """Hook `x` to record its gradient, or at least to notice that its pass has a gradient.
 
-        node: the autograd node that made `x`; None for a leaf. streams: the series and phases to
-            which the gradient is recorded. If none selects anything in this step, `x` is hooked
-            only where no other hook would notice the pass's gradient.
+        node: the autograd node that made `x`; None for a leaf. streams: the streams of the
+            gradient, empty where it is not recorded. If none selects anything in this step, `x` is
+            hooked only where no other hook would notice the pass's gradient.
         """
         recorded: Plan | None = plan
         if not (streams and streams[0].at_once) and _all_idle(streams, at.step):
@@ -265,7 +270,10 @@ class Observer:
             register_hook(x, node, GradientHook(self, recorded, at))
 
     def _follow_leaf(self, plan: Plan | None, x: torch.Tensor, at: At) -> None:
-        """Hook a leaf once for each plan, however often it is anchored: it outlives the step."""
+        """Hook a leaf once for each plan, however often it is anchored: a leaf outlives the step.
+
+        Where this torch does not show a tensor's hooks, the gradient is counted as skipped instead.
+        """
         if not hooks_are_known:  # an earlier hook could not be found, and hooks would pile up
             if plan is not None:
                 self.recorder.skip(plan.name, "grad", NO_LEAF_HOOKS, at.step)

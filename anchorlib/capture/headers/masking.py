@@ -98,8 +98,8 @@ def masked_value(name: str, value: Any, depth: int = HEADER_DEPTH) -> Any:
 def masked_text(text: str) -> str:
     """Return `text` with secrets masked.
 
-    Secrets are what follows a telling name, has a known format, or is the value of a variable of
-    the environment with a telling name.
+    A secret is what follows a name that means a secret (see `secret_names`), a token of a known
+    format, a password in a URL, or the value of an environment variable whose name means a secret.
     """
     text = _without_pairs(_as_json(text))
     text = _USER_PASSWORD.sub(rf"\1:{MASK}@", text)
@@ -123,7 +123,11 @@ def _as_json(text: str) -> str:
 
 
 def _without_pairs(text: str) -> str:
-    """Return `text`, all masked from its first named secret on, such as `x` in `token=x`."""
+    """Return `text` with its end masked, from the first secret on that a name announces.
+
+    In `token=x`, the name `token` announces the secret `x`. A text without any is returned as it
+    is.
+    """
     for pair in _PAIR.finditer(text):
         name = pair["name"]
         named = pair["gap"] is None or name.startswith("-")  # "--password x", not "the key is"

@@ -56,7 +56,10 @@ def _text(module: nn.Module, kept: list[str]) -> str:
 
 
 def _kept(module: nn.Module) -> Iterator[str]:
-    """Yield attributes of a user's module, as "eps=1e-05", without running any of its code."""
+    """Yield a module's attributes that are numbers, bools or short texts, as "eps=1e-05".
+
+    None of the module's code is run. Nothing is yielded for a module of torch's own.
+    """
     if type(module).__module__.partition(".")[0] == "torch":
         return
     for name, value in vars(module).items():

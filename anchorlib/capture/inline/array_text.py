@@ -48,7 +48,8 @@ class PrintFormat:
         writes it), or "auto": fixed where every finite element but 0 is at least 1e-4, below
         10^digits, and keeps a digit other than 0; else scientific.
 
-    Raises OptionError for any other float_format and for counts that are not ints from 0 up.
+    Raises OptionError for any other float_format, for counts that are not ints from 0 up, and for a
+    separator or bracket that is not text.
     """
 
     summarise_threshold: int = 1000

@@ -99,6 +99,7 @@ class Anchors:
     def take(self, x: Any, name: str, mode: ModeSpec | None, *, grad: bool) -> None:
         """Observe `x` under `name`, and have its gradient observed if `grad`.
 
+        A proxy, which stands for a tensor while torch.fx traces, is counted as skipped.
         Raises NotATensorError, InvalidNameError, ModeError, and UnsupportedError for a tensor that
         an anchor cannot record.
         """
@@ -118,7 +119,7 @@ class Anchors:
     def found_plan(self, name: str) -> Plan:
         """Return what to record of a tensor that no anchor named, such as the loss, under `name`.
 
-        An anchor `name` that is given no mode records the same.
+        It is the plan of an anchor `name` that is given no mode.
         """
         return self._of_modes.get((name, self._modes)) or self._plan(name, None)
 
@@ -166,6 +167,7 @@ class Anchors:
 
         modes: the texts of the anchor's modes joined by commas, "" for the session's modes, or
             `watch:N` for a tensor of the watched model number N.
+        The name of an anchor is noted as called.
         """
         kind, _, number = modes.partition(":")
         if kind != "watch":

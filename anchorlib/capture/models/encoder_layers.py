@@ -3,7 +3,7 @@
 The layer takes its fast path only if none of its modules has a hook. The slow path has other
 kernels, which round differently: hooks would change the values of an evaluation. The layer's
 forward looks for hooks on the modules of `self.modules()`. The method `modules` is replaced, once
-in a process: if the layer's own forward calls it, it shows the modules without our hooks.
+in a process: to the layer's own forward, the replacement shows the modules without our hooks.
 
 On its fast path a layer calls none of its modules, so only its output is recorded.
 """

@@ -48,6 +48,8 @@ class ModelState:
         """Record the selected parameters and buffers as a pass begins.
 
         Each is recorded once in a step and phase, and again in a later pass if its bits changed.
+        The first call also notes digests of those that are not recorded. Under `anchorlib.graft`,
+        those that are recorded are overwritten with the other run's values.
         at: the coordinates of the pass. plan_of: returns what is recorded of a name.
         """
         self._note_starts(at, plan_of)

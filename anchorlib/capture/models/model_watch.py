@@ -44,8 +44,8 @@ _numbers = count()
 class ModelWatch:
     """The hooks on one model, and the choices of tensors that the hooks record.
 
-    wanted: returns whether the session's selectors select a name and kind, given the kinds of that
-        name.
+    wanted: returns whether the session's selectors select a name and kind; its third argument is
+        the kinds that the name can have, empty where they are not known.
     starts: takes the digests of parameters and buffers of which no values are recorded.
     """
 
@@ -260,7 +260,7 @@ class ModelWatch:
             self._hung.append(hung)
 
     def on_pass(self, at: At) -> None:
-        """Record parameters and buffers as the pass at `at` begins.
+        """Record parameters and buffers as the pass at `at` begins, and note layers in eval mode.
 
         Each is recorded once in a step and phase, and again in a later pass if its bits changed.
         """

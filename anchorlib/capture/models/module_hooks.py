@@ -67,7 +67,7 @@ class ShardGradient:
 
     @never_traced
     def __call__(self, parameter: torch.Tensor) -> None:
-        """Record `parameter.grad` if one pass made it; count it as skipped if it sums several."""
+        """Record `parameter.grad` if one pass made it; count a sum over passes as skipped."""
         gradient = parameter.grad
         if gradient is None:
             return

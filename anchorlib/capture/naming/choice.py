@@ -99,7 +99,10 @@ class Choice:
         )
 
     def wants(self, name: str, kind: str) -> bool:
-        """Return whether this choice records `kind` of `name`."""
+        """Return whether this choice records `kind` of `name`.
+
+        Selectors of `missing` that match are noted, and are not missing any more.
+        """
         if (name, kind) in self._chosen:
             return True
         if name in self._known and not kind.startswith("opt."):
@@ -143,7 +146,8 @@ class Choice:
 def _recorded_as(text: object, known: Known, parts: Parts, open_kinds: tuple[str, ...]) -> str:
     """Return the selector `text`, changed to the names under which tensors are recorded.
 
-    A selector that matches nothing as it stands is tried with the model's prefix before it.
+    A selector that matches nothing as it stands is tried with the model's prefix before it. If that
+    matches nothing either, the selector is returned without the prefix.
     """
     if not isinstance(text, str):
         raise OptionError(f"a selector is text, as 'fc1.bias@grad', not {text!r}")

@@ -235,6 +235,9 @@ def _due(streams: tuple[Stream, ...], step: int) -> bool:
 class StepHook:
     """Hooks the end of every optimizer's step in this process, for one session.
 
+    At each end, the watches of the optimizer record its updates, and the clock is told. Methods of
+    GradScaler are wrapped too, to see the steps that it skips.
+
     watches: returns the watches of an optimizer. stepped: called with each optimizer that has
         stepped, and the number of the session's step.
     """

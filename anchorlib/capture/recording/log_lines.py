@@ -25,7 +25,8 @@ def tell(text: str, *args: object, level: int = logging.INFO, aloud: bool = True
 
     A warning is only logged: Python itself writes it to stderr where no logging is set up.
 
-    aloud: False: nothing is written to stderr, as for ranks but the first and sessions in memory.
+    aloud: False writes nothing to stderr; it is False for sessions in memory, and for all ranks
+        except the first that records.
     """
     # The handler of `anchor run` recognizes these lines by `told`.
     _log.log(level, text, *args, extra={"told": aloud})
@@ -36,7 +37,10 @@ def tell(text: str, *args: object, level: int = logging.INFO, aloud: bool = True
 
 
 def _is_for_the_log(level: int) -> bool:
-    """Return whether lines of `level` are left to logging: the program has set it up, or off."""
+    """Return whether lines of `level` are left to Python's logging.
+
+    They are where the program has set logging up, or has switched it off.
+    """
     if _log.level or _log.handlers or _log.disabled or not _log.propagate:
         return True
     root = logging.getLogger()

@@ -72,7 +72,8 @@ class Recorder:
         """Return the streams of one name, kind and phase: one for each mode.
 
         A stream keeps the state of one mode, and counts the records that the mode makes.
-        modes: each with the steps in which it records (None: all).
+        modes: each with the steps in which it records (None: all). A stream records in the steps of
+            all calls that asked for the stream.
         """
         with self._lock:
             return self._table.streams(name, kind, modes, phase)
@@ -88,6 +89,7 @@ class Recorder:
 
         streams: those of the tensor's name, kind and phase, one for each mode. scaling: the loss
             scale and flags to store with the record.
+        Raises UnsupportedError for a tensor whose values are not known: see `skip_reason`.
         """
         only = streams[0] if len(streams) == 1 and streams[0].at_once else None
         if only is not None and self.quick(only, at, x, scaling) is not None:
@@ -165,7 +167,8 @@ class Recorder:
         """Observe a tensor that is no plain array.
 
         A sparse or nested tensor is recorded by the plain tensors that it consists of, a sharded
-        one by its local shard; a tensor without values is counted as skipped.
+        one by its local shard; a tensor without values is counted as skipped. How a tensor is
+        sharded is recorded as `NAME:placements` whenever it changes.
         """
         lies = placements(x)
         x = plain_inside(x)
@@ -321,9 +324,10 @@ class Recorder:
                 self._queue.fill()
 
     def check(self) -> None:
-        """Raise the first error that was kept back, since the last call, to let training go on.
+        """Raise the first error that was kept back since the last call; do nothing without one.
 
-        Do nothing where there is none; all other errors since the last call are dropped.
+        Errors are kept back so that training goes on. All other errors since the last call are
+        dropped.
         """
         with self._lock:
             problems, self._problems = self._problems, []

@@ -136,17 +136,21 @@ class Stream:
             self.steps = (*self.steps, steps)
 
     def idle(self, step: int) -> bool:
-        """Return whether no observation in `step` can be selected: none need be made."""
+        """Return whether no observation in `step` can be selected, so that none need be made."""
         return not self._allows(step) or self.fold.idle(step)
 
     def wants(self, step: int) -> bool:
-        """Count one observation in `step`, and return whether the mode selects it."""
+        """Count one observation in `step`, and return whether the mode selects it.
+
+        In a step in which the stream does not record, nothing is counted or selected.
+        """
         return self._allows(step) and self.fold.wants(step)
 
     def close(self, upcoming: int | None) -> OpenWindow[Snapshot] | None:
         """Close and return the open window if it ends before step `upcoming` (None: in any case).
 
-        Returns None where no window was closed.
+        After the last step in which the stream records, the window is closed in any case. Returns
+        None where no window was closed.
         """
         steps = self.steps
         if steps and upcoming is not None and upcoming > max(one.last for one in steps):

@@ -48,7 +48,8 @@ def open_session(
     gives_way: given where the program did not ask for this session. If the program then opens a
         session itself, this one is closed, `gives_way` is called, and the new one takes its place.
     midway: whether the open step has begun already, so that it cannot be traced whole.
-    Raises SessionError where a session is active already, and whatever opening its store raises.
+    Raises SessionError where a session is active already, and whatever opening its store or the run
+    in ANCHOR_GRAFT raises.
     """
     global _session, _gives_way  # one active session a process
     if _session is not None:
@@ -87,7 +88,7 @@ def _grafted(settings: Settings) -> Run | None:
 
 
 def _taking_the_place_of(session: Session, settings: Settings) -> Settings:
-    """Close `session`, and return the settings of the session that takes its place.
+    """Close `session` with a warning; return the settings of the session that takes its place.
 
     The settings let the new session overwrite the run of the old one only where both record the
     same run and the old session left it empty.

@@ -38,6 +38,7 @@ class Ending:
     def tell(self, undelivered: int) -> None:
         """Log the closing line, and warn of records and tensors that are missing.
 
+        A perturbed rerun in which no model was watched is warned of too.
         undelivered: how many records a collector had not taken when the session ended.
         """
         settings = self.settings

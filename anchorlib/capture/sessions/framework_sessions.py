@@ -54,7 +54,10 @@ def start_unasked(
 
 
 def find_losses(session: Session) -> None:
-    """Record as `loss`, from now on, each scalar on which `backward` is called."""
+    """Record as `loss`, from now on, each scalar on which `backward` is called.
+
+    None is recorded where an anchor or a tensor of a watched model is called `loss`.
+    """
     watches = session._watches  # noqa: SLF001
     losses = LossFinder(session._observer, session._anchors, watches.has_name)  # noqa: SLF001
     watches.at_close(losses.close)
@@ -72,7 +75,10 @@ def after_a_step(session: Session, action: Callable[[], object]) -> None:
 
 
 def has_begun(session: Session) -> bool:
-    """Return whether training has begun: a watched model's forward ran, or an optimizer stepped."""
+    """Return whether training has begun.
+
+    It has once anything was observed, an optimizer has stepped, or a step was ended by hand.
+    """
     return session._clock.has_begun  # noqa: SLF001
 
 

@@ -53,8 +53,9 @@ class Perturbation:
     def takes(self, run: str, store: str, *, resume: bool) -> tuple[str, bool]:
         """Return the name of the noise run of `run`, and whether to resume that run.
 
-        The noise run is resumed only if this process has begun it: a script may record in two
-        sessions.
+        resume: whether the program resumes `run`. The noise run is then resumed only if this
+            process has begun it: a script may record in two sessions. From this call on, the
+            process counts as having begun it.
         """
         name = noise_name(run, self.seed)
         goes_on = resume and (store, name) in _begun

@@ -47,7 +47,11 @@ _log = logging.getLogger("anchorlib")
 
 
 class Session:
-    """The recording of one run in this process. Made by `anchorlib.start`; a context manager."""
+    """The recording of one run in this process. Made by `anchorlib.start`; a context manager.
+
+    After `close`, the methods `watch`, `step`, `trace` and `flush` raise SessionError. In a process
+    that was forked from the one that records, `step`, `trace`, `flush` and `close` do nothing.
+    """
 
     def __init__(
         self,
@@ -151,8 +155,8 @@ class Session:
         From the first call on, steps end only by this method, no longer when the optimizer steps.
         If the optimizer has just ended the step, the first call does not end another one.
 
-        Raises ModeError for a Sum window in which shapes differed, QueueFullError under
-        on_full="raise".
+        Raises OptionError for a `number` that no step can have, ModeError for a Sum window in which
+        shapes differed, QueueFullError under on_full="raise".
         """
         if self._is_forked:
             return

@@ -116,6 +116,7 @@ class Settings:
 
         kinds: the kinds that `name` can have, if known: PopTorch's `Gradient___X` means one of
             them.
+        The selectors that match are noted, and are not in `unmatched` any more.
         """
         if self.selectors is None:
             return True
@@ -127,7 +128,8 @@ class Settings:
 def settings(asked: StartArguments) -> Settings:
     """Return the settings for the arguments of `start`, checked.
 
-    Raises OptionError, ModeError or InvalidNameError.
+    Raises OptionError, ModeError, InvalidNameError, and UnknownTensorError for a text that is no
+    selector.
     """
     env = os.environ
     rank = _rank(asked.rank)

@@ -73,7 +73,8 @@ def start(  # noqa: PLR0913  # the contract's arguments
         what that needs), or a "thread" of this one; else ANCHOR_RECORDER.
 
     Raises SessionError, RunExistsError, RunBusyError, StoreError, ModeError, OptionError,
-    InvalidNameError.
+    InvalidNameError; UnknownTensorError for a text in `tensors` that is no selector, and
+    RunNotFoundError for a run in ANCHOR_GRAFT that does not exist.
     """
     arguments = StartArguments(**locals())  # the locals are exactly the arguments
     return open_session(settings(arguments))
@@ -105,8 +106,8 @@ def graft(run: str | Run, steps: StepsSpec | None = None) -> Iterator[None]:
     shape, no record at these coordinates) are counted, logged at the end, and listed in the run's
     header.
 
-    Raises SessionError where no session is active, or its anchors are handed values already;
-    RunNotFoundError, StoreError.
+    Raises SessionError where no session is active, its anchors are handed values already, or `run`
+    is the run that it records; OptionError for impossible `steps`; RunNotFoundError, StoreError.
     """
     from anchorlib.reading import open_run  # the store is loaded where it is read
 
@@ -123,7 +124,8 @@ def tensor_names(model: nn.Module, optimizer: object = None, prefix: str = "") -
 
     They name inputs and module outputs in definition order, parameters, and buffers, each in
     each of its kinds. `NAME@opt.*` stands for optimizer state that the first step will make.
-    optimizer, prefix: those that `watch` will be given.
+    optimizer, prefix: those that `watch` will be given. Raises OptionError for an `optimizer` that
+        is none.
     """
     parts = parts_of(model, prefix)
     known = tensor_kinds(parts, state_keys(parts, unwrap_all(optimizer)), unknown_state="opt.*")

@@ -84,6 +84,8 @@ class Watches:
 
         asked: the selectors, modes, phases and steps that `watch` was given. optimizer: an
             optimizer, a list or tuple of them, or None. prefix: put before every name, with a dot.
+        Under ANCHOR_PERTURB the model's parameters are changed at the first call. Code that was
+        compiled before is compiled anew at its next call.
         Raises UnknownTensorError and OptionError; then nothing is registered.
         """
         parts = parts_of(model, prefix)
@@ -120,7 +122,11 @@ class Watches:
             self._compiled.pop(watch.number, None)
 
     def forget_choices(self, root: nn.Module) -> None:
-        """Forget which tensors of `root` to record, and its optimizers; `root` stays watched."""
+        """Forget which tensors of `root` to record, and its optimizers; `root` stays watched.
+
+        Other models may then have its names. Another optimizer may be chosen to end the session's
+        steps, unless an optimizer has stepped or a step was ended by hand.
+        """
         for watch in [one for one in self._models if one.parts.root is root]:
             self._choices = [one for one in self._choices if one not in watch.choices]
             watch.forget_choices()
@@ -146,7 +152,8 @@ class Watches:
     def _claim(self, names: set[str], root: nn.Module) -> None:
         """Reserve `names` for one model; raise OptionError if another model has any of them.
 
-        Ranks that record nothing reserve names too, so that all ranks raise the same error.
+        Ranks that record nothing reserve names too, so that all ranks raise the same error. Nothing
+        is raised while models may share names (`shares_names`).
         """
         taken = sorted(
             name
@@ -222,7 +229,10 @@ class Watches:
         return escape(".".join(level[0] for level in common)) or type(optimizer).__name__
 
     def on_pass(self, at: At) -> None:
-        """As a pass begins, record parameters and buffers, and note the random state."""
+        """As a pass begins, record parameters and buffers, and note the random state.
+
+        The random state is noted only in the phase "train".
+        """
         for watch in self._models:
             self._observer.guarded(partial(watch.on_pass, at))
         settings = self._settings

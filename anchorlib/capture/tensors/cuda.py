@@ -63,7 +63,8 @@ class CudaCopier:
         This implements `anchorlib.recorder.copies.Copier.enqueue`.
 
         writes: tensors, each with its address.
-        Returns the lane in which the writes wait; None where they are done already.
+        Returns the lane in which the writes wait; None where they are done already. Raises
+        UnsupportedError while a CUDA graph is captured.
         """
         if torch.cuda.is_current_stream_capturing():
             raise UnsupportedError("nothing can be copied while a CUDA graph is captured")
@@ -115,7 +116,10 @@ class CudaCopier:
         return lane
 
     def close(self) -> bool:
-        """Unlock the ring's pages once all copies are made; return whether 2 seconds sufficed."""
+        """Unlock the ring's pages once all copies are made; return whether 2 seconds sufficed.
+
+        False is also returned where no thread can start to do this.
+        """
         self._closed = True
         if not self._lanes:
             return True

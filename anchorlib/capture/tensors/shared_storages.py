@@ -61,7 +61,8 @@ class Storages:
     def anchored_tensor_of(self, x: torch.Tensor) -> tuple[Any, str] | None:
         """Return the `identity` of the anchored tensor with the memory of `x`; None without one.
 
-        The second item says how the two differ: "detach", "view", or "" if they do not.
+        The second item says how the two differ: "detach", "view", or "" if they do not. None is
+        also returned where the memory was written after the tensor was anchored.
         """
         if not _has_geometry(x):
             return None

@@ -109,7 +109,10 @@ def _has_memory(x: torch.Tensor) -> bool:
 
 
 def _has_values(x: torch.Tensor) -> bool:
-    """Return whether `x`, which is not on the CPU, has values now: no meta tensor, no capture."""
+    """Return whether `x`, which is not on the CPU, has values now.
+
+    A meta tensor has none, nor has a CUDA tensor while a CUDA graph is captured.
+    """
     capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
     return not (x.is_meta or capturing)
 
@@ -119,7 +122,7 @@ def quick_place(
 ) -> QuickPlace | None:
     """Return where the values of an ordinary array on the CPU lie; None for any other tensor.
 
-    None is also returned for an array of 2 MiB or more, where torch may use several threads.
+    None is also returned for an array of 2 MiB or more, if torch has more than one thread.
     No operation of torch runs: each would cost more than copying a small array, and would give
     Python's lock to another thread.
     address_of: returns the address, 0 for a tensor without memory.
@@ -207,8 +210,8 @@ def _unusual_array(x: torch.Tensor) -> str | None:
 class Snapshot:
     """A copy of one tensor's values: contiguous, and without a graph.
 
-    The copy is on the CPU. The copy of a CUDA tensor stays on its device if there is room, so that
-    nothing waits for it.
+    The copy of a CUDA tensor stays on its device if there is room, so that nothing waits for it.
+    Every other copy is on the CPU.
     wide: makes the copy in the wide dtype in which sums are computed, on the tensor's own device.
     """
 
@@ -277,7 +280,7 @@ class TorchArithmetic:
         return Snapshot(x)
 
     def recopy(self, kept: Snapshot, x: torch.Tensor, /) -> Snapshot:
-        """Return a copy of `x`, written into the memory of `kept` if it fits."""
+        """Make `kept` a copy of `x`, in the same memory if `x` fits into it, and return `kept`."""
         kept.renew(x)
         return kept
 

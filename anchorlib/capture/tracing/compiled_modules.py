@@ -76,8 +76,8 @@ def _variable(frame: FrameType | None, path: ModulePath) -> object:
 def _is_torchs(frame: FrameType, value: object, links: Iterable[str]) -> bool:
     """Return whether `value`, a variable found in `frame`, belongs to torch and not to user code.
 
-    Such frames lie between the graph and the user's function. links: the path from `value` to the
-    module, as attributes and items.
+    Frames of torch lie between the graph and the user's function. links: the path from `value` to
+    the module, as attributes and items.
     A function of torch's that holds a module of the user's along `links` does not count as torch's:
     dynamo compiles it in place of the module that was given to `torch.compile`.
     """

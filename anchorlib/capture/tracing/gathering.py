@@ -89,7 +89,10 @@ class CopyMemory:
         self._memory = np.empty(0, np.uint8)
 
     def of(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """Return `nbytes` bytes of the buffer, which the caller may use while it holds `lock`."""
+        """Return `nbytes` bytes of the buffer, which the caller may use while it holds `lock`.
+
+        More than 4 MiB are not kept as the buffer: they are new memory at each call.
+        """
         if nbytes > len(self._memory):
             if nbytes > _KEPT:
                 return np.empty(nbytes, np.uint8)

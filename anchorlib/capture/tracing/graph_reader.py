@@ -127,6 +127,8 @@ class GraphReader:
         """Report that torch has moved `name`; for a name of AOT's, read the text that torch logs.
 
         instead: in words, what torch now has under that name; empty where it has nothing.
+        Where the name is one by which runs of Inductor's graphs are seen, these graphs are not read
+        from now on.
         """
         losses = (door.loss for one, door in GRAPH_DOORS.items() if one.startswith(name))
         self._on_missing(f"{next(losses, 'code')}: this torch has {instead or f'no {name}'}")
@@ -252,7 +254,8 @@ def _inductors(nodes: Any) -> tuple[GraphKey, CompilerGraph]:
 def _members(kernel: Any) -> list[str]:
     """Return the names of the graph's nodes that a kernel computes.
 
-    Of a kernel of torch's own (a product of matrices) it is one node, without the views before it.
+    For a kernel of torch's own (a product of matrices) only the node of the product is named,
+    without the views before it.
     """
     names: list[str] = []
     for part in kernel.get_nodes():

@@ -1,4 +1,4 @@
-"""Records values of operations in Inductor's graphs, where these are in memory and are seen.
+"""Records values of operations in Inductor's graphs, where the values are in memory and are seen.
 
 Most tensors between two operations of a kernel are in no memory: each such tensor that was selected
 becomes a gap. Seen tensors are copied at once, since a graph uses its memory again.

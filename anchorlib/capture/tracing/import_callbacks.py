@@ -20,7 +20,8 @@ Meeting = Callable[[ModuleType], None]
 class ImportCallbacks(importlib.abc.MetaPathFinder):
     """Calls a function with each wanted module: at once if it is loaded, else on its import.
 
-    wanted: the functions, by the name of the module. It is an import finder on `sys.meta_path`.
+    It does so as an import finder on `sys.meta_path`.
+    wanted: the functions, by the name of the module.
     """
 
     def __init__(self, wanted: Mapping[str, Meeting]) -> None:

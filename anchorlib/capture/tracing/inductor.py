@@ -2,7 +2,7 @@
 
 A kernel computes several operations at once, and most values between them are never in memory.
 Values are seen where a tensor enters or leaves a graph, where one of torch's own kernels (a product
-of matrices) reads or makes a tensor inside it, and where the graph calls an operator of anchorlib.
+of matrices) reads or makes one inside the graph, and where the graph calls anchorlib's operators.
 """
 
 from __future__ import annotations
@@ -147,7 +147,10 @@ class InductorGraphs:
         return self.executions.get(get_ident())
 
     def begin(self, key: GraphKey, given: list[Any], state: StepState) -> GraphExecution:
-        """Note that a graph begins to run with the inputs `given`; return its execution."""
+        """Note that a graph begins to run with the inputs `given`; return its execution.
+
+        Raises KeyError for a graph that was not read.
+        """
         graph = self._graphs[key]
         digest = digest_of if self._outputs else _no_digest
         execution = GraphExecution(graph, digest, self._kept(graph, state))

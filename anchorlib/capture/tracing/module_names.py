@@ -44,7 +44,10 @@ class ModuleNames:
         return self._parameters.get(id(variable), "")
 
     def find_memory(self) -> None:
-        """Look up each parameter's storage again, since an assignment to `.data` changes it."""
+        """Look up each parameter's storage again, since an assignment to `.data` changes it.
+
+        All other storages, which `own` has noted, are forgotten.
+        """
         self._owners.clear()
         for parts in self._held[1::2]:
             for parameter in parts.values():  # type: ignore[attr-defined]

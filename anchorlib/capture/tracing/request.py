@@ -18,7 +18,8 @@ def trace_steps(steps: object, upcoming: int) -> range:
     """Return the range of steps to trace, from the option `steps`: a number of steps, or a range.
 
     upcoming: the next step that can be traced whole; a number of steps counts from it on. Raises
-    OptionError for anything but a positive number or a range, and for steps that are over.
+    OptionError for anything but a positive number or a range of steps one after the other, for an
+    empty range, for negative steps, and for steps that are over.
     """
     if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0:
         return range(upcoming, upcoming + steps)

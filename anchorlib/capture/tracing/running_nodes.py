@@ -40,9 +40,9 @@ class RunningNodes:
         return nodes[place] if place is not None and place < len(nodes) else None
 
     def _of_line(self, graph_module: Any, frame: FrameType) -> fx.Node | None:
-        """Return the node whose name is in the line of code that `frame` is running.
+        """Return the node to whose name the line of code that `frame` is running assigns.
 
-        None if no node is.
+        None where the line assigns to no node's name, or the frame is not of a graph module.
         """
         if not isinstance(graph_module, fx.GraphModule):
             return None

@@ -98,7 +98,10 @@ class StepState:
         self._compiled_modules = CompiledModuleNames(self.names.name_of)
 
     def next_step(self) -> list[TracedOp]:
-        """Return the operations of the step that has ended, and forget all else about that step."""
+        """Return the operations of the step that has ended, and forget all else about that step.
+
+        Only where its forwards ran is kept for one more step, in which their backward may run.
+        """
         ops, self.ops = self.ops, []
         self.makers.forget()
         self.digester.forget()
@@ -144,6 +147,7 @@ class StepState:
         dispatched: facts from its schema. place: where its Python frames say that it comes from.
         node: the autograd node that runs; None outside backward. tensors: its inputs. keys: numbers
         that identify the inputs' storages.
+        Also notes where a forward ran, and a pass that begins with this operation.
         """
         facts = None if place.graph is None else self._facts(place.graph)
         if facts is not None and facts.seq is not None and not place.optimizes:
@@ -159,6 +163,7 @@ class StepState:
 
         facts: from the metadata of the operation's node. place: where the running graph was called.
         node: the autograd node that runs; None outside backward.
+        Also notes where a forward ran, and a pass that begins with this operation.
         """
         if place.optimizes:
             return OpContext("optimizer", "", None, "", facts.where or place.where, facts.origin)
@@ -210,7 +215,8 @@ class StepState:
     def _is_followed(self, execution: int, module: str, where: str) -> bool:
         """Return whether the graph whose forward runs has made an autograd node for a backward.
 
-        execution: the number of the autograd node that was made last.
+        execution: the number of the autograd node that was made last. If the node is new, `module`
+        and `where` are noted as the module and line of its forward.
         """
         if self._forwards.note_new(execution, module, where):
             self._followed.add(execution)

@@ -99,7 +99,8 @@ class Tracer:
         """Begin to trace step `step`, if it was asked for.
 
         midway: whether the step began earlier; such a step cannot be traced whole and becomes a
-        gap.
+        gap. So does a step that begins inside a compiled function, or under a dispatch mode of the
+        user's.
         """
         self._step = step
         if self._over or step not in self.steps:
@@ -175,6 +176,7 @@ class Tracer:
         """Run a graph compiled by Inductor and note its operations if a trace is active.
 
         key: identifies the graph. given: its inputs. run: runs it. Returns the graph's result.
+        A graph that was not read becomes a gap.
         """
         mode = self._mode
         if mode is None or not (mode.live and dispatch_modes()):
@@ -212,7 +214,7 @@ class Tracer:
             self._say(entries)
 
     def _find_unseen(self) -> None:
-        """Add the operations of compiled graphs whose runs are not seen to those of the step.
+        """Add to the step's operations those of compiled graphs whose runs are not seen.
 
         Each graph is listed once, not at each run. From then on each step has a gap that says so.
         """
@@ -228,7 +230,11 @@ class Tracer:
             self._gap(UNSEEN)
 
     def _take_away(self) -> None:
-        """Take the dispatch mode off torch's stack, unless a mode of the user's lies above it."""
+        """Have the dispatch mode note nothing more, and take it off torch's stack if possible now.
+
+        That is not possible inside a compiled call, on another thread, or while a mode of the
+        user's lies above it on the stack.
+        """
         mode = self._mode
         if mode is None:
             return

@@ -80,7 +80,10 @@ class WantedValues:
         self._possible: dict[tuple[str, str], bool] = {}
 
     def takes(self, called: Called, kind: str) -> bool:
-        """Return whether a selector selects tensors of kind `kind` ("op.out") of an operation."""
+        """Return whether a selector selects tensors of kind `kind` ("op.out") of an operation.
+
+        Selectors that do are noted, and are not in `unmatched` any more.
+        """
         key = called, kind
         known = self._known.get(key)
         if known is None:
