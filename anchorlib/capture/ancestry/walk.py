@@ -101,7 +101,7 @@ class Walk:
         mark = self._marks.mark_of_leaf(x)
         parent = None if mark is None or mark[1] == self._own[0] else self._parent(mark, x)
         name = self._marks.parameter_name(x)
-        if parent is None and name is not None:
+        if parent is None and name not in (None, self._own[0]):
             parent = Parent(name, None)
         return Ancestry(() if parent is None else (parent,))
 

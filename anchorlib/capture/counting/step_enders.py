@@ -176,7 +176,7 @@ class StepEnders:
             for label, one in zip(self._labels(), self._order, strict=True)
             if one.ended
         ]
-        return ", ".join([*enders[:_SHOWN], *["…"] * (len(enders) > _SHOWN)])
+        return ", ".join([*enders[:_SHOWN], *["…"] * (len(enders) > _SHOWN)]) or "session.step()"
 
     def _passes(self) -> str:
         fewest, most = self._fewest, self._most_passes

@@ -46,12 +46,14 @@ def header_prefix(which: int) -> str:
 def scheduled(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the numbers in the first eight parameter groups, by name: a schedule may change them.
 
-    A number that these groups share is given once. Otherwise the groups' numbers are given as a
-    list. Tensors on a GPU are left out, since reading them would wait for the GPU.
+    Names that are a number in each of these groups are told: a number that the groups share once,
+    and else the list of their numbers. Tensors on a GPU are left out, since reading them would wait
+    for the GPU.
     """
     numbers: dict[str, list[Any]] = {}
     groups: Sequence[Mapping[str, Any]] = optimizer.param_groups
-    for group in groups[:_SHOWN]:
+    shown = groups[:_SHOWN]
+    for group in shown:
         for key, value in group.items():
             if key in _NOT_TOLD:
                 continue
@@ -61,6 +63,7 @@ def scheduled(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return {
         key: values[0] if all(one == values[0] for one in values) else values
         for key, values in numbers.items()
+        if len(values) == len(shown)
     }
 
 

@@ -307,6 +307,19 @@ def test_close_says_that_steps_were_ended_by_hand(caplog):
     ]
 
 
+def test_a_step_that_only_the_hand_ended_is_not_said_to_be_an_optimizers(caplog):
+    """The watched optimizer never steps, and another one stepped once inside."""
+    caplog.set_level(logging.INFO, "anchorlib")
+    model = nn.Linear(2, 2)
+    watched, other = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+    with recording() as run:
+        run.session.watch(model, optimizer=watched)
+        model(torch.ones(1, 2)).sum().backward()
+        other.step()
+        run.session.step()
+    assert "ended by session.step()" in said(caplog)[0]
+
+
 def test_forwards_without_gradients_are_no_passes_of_a_step(caplog):
     caplog.set_level(logging.INFO, "anchorlib")
     model = nn.Linear(2, 2)

@@ -136,7 +136,7 @@ def test_steps_that_are_not_recorded_have_no_random_state(tmp_path):
 @pytest.mark.parametrize("lr", [0.1, torch.tensor(0.25)])
 def test_numbers_of_each_group_are_followed(lr):
     model = nn.Linear(4, 4)
-    groups = [{"params": [model.weight], "lr": lr}, {"params": [model.bias], "lr": 0.5}]
+    groups = [{"params": [model.weight], "lr": lr, "depth": 3}, {"params": [model.bias], "lr": 0.5}]
     optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
     with recording() as run:
         run.session.watch(model, optimizer=optimizer)
@@ -145,3 +145,4 @@ def test_numbers_of_each_group_are_followed(lr):
     header = run.sink.entries
     assert header["history.optimizer.lr"]["points"] == [[0, [float(lr), 0.5]]]
     assert header["history.optimizer.momentum"]["points"] == [[0, 0.9]]
+    assert "history.optimizer.depth" not in header  # of one group alone
