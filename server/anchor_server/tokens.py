@@ -14,6 +14,8 @@ An access file lists them in TOML:
 
 A token is 256 random bits, which nobody finds by trying, however fast the hash is. A slow hash
 protects passwords, which people choose; here it would only make every call slower.
+
+`gate` asks for these rights at each call.
 """
 
 from __future__ import annotations

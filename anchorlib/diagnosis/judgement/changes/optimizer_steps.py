@@ -6,6 +6,8 @@
 
 The records of an optimizer's step lie together: the gradients that it read, then what it made of
 them. So they also tell which parameters one step of an optimizer updates.
+
+That the updates of one step are judged together is decided in `origins.segments`.
 """
 
 from __future__ import annotations

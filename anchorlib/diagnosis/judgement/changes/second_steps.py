@@ -1,7 +1,8 @@
 """Whether one run's optimizer stepped a second time on the gradients of one backward.
 
 The second step counts as a step of its own, so that the run has an optimizer's step in which no
-backward ran, while the other run has a whole step there. All differences follow from that.
+backward ran, while the other run has a whole step there. All differences follow from that. (That
+the updates of one step are judged together is decided in `origins.segments`.)
 """
 
 from __future__ import annotations
