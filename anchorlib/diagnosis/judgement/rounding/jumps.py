@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.causes import Frontier, Overflows, Role
+from anchorlib.diagnosis.causes import UNMATCHED, Frontier, Overflows, Role
 from anchorlib.diagnosis.judgement.rounding.severity import severity
 from anchorlib.diagnosis.judgement.rounding.shaken import steady_error
 from anchorlib.diagnosis.sizes import Measures
@@ -131,10 +131,10 @@ def _is_handed_on(
         for parent in frontier.parents(row, saved=True)
         if a.order[parent] < a.order[row] and not (kind != "value" and _is_number(frontier, parent))
     ]
-    if frontier.orphaned[
-        row
-    ]:  # what a parent in one run alone was made of may be any record before
-        parents = [one for one in errors if a.order[one] < a.order[row]]
+    if frontier.orphaned[row] and kind == "value":
+        # What a parent in one run alone was made of may be any value before.
+        values = a.of_kind("value")
+        parents = [one for one in errors if a.order[one] < a.order[row] and values[one]]
     largest = max((errors.get(parent, 0.0) for parent in parents), default=0.0)
     if (made := _pass_of(frontier, row)) is not None:
         return errors[row] <= MULTIPLE * (errors.get(made, 0.0) + of_norm)
@@ -148,7 +148,8 @@ def _is_handed_on(
 def _pass_of(frontier: Frontier, row: int) -> int | None:
     """The one gradient of a pass from which an optimizer takes a gradient; None if none or several.
 
-    None, too, for rows that are no gradient that an optimizer takes.
+    None, too, for rows that are no gradient that an optimizer takes, and where the gradient of the
+    pass has no partner with which it is compared.
     """
     a = frontier.alignment.a
     if a.tensors[a.tensor[row]].kind != "grad" or frontier.role[row] != Role.OPTIMIZER:
@@ -158,7 +159,8 @@ def _pass_of(frontier: Frontier, row: int) -> int | None:
         for parent in frontier.parents(row)
         if a.tensors[a.tensor[parent]].kind == "pass_grad" and a.order[parent] < a.order[row]
     ]
-    return made[0] if len(made) == 1 else None
+    known = len(made) == 1 and frontier.status[made[0]] != UNMATCHED
+    return made[0] if known else None
 
 
 def _is_number(frontier: Frontier, row: int) -> bool:
