@@ -209,9 +209,8 @@ def _flips(frontier: Frontier) -> Iterator[str]:
 
 def _counters(table: Table, rows: Array) -> Array:
     """Return a mask of the rows that are a batch norm's count of its calls, a single number."""
-    last = [tensor.name.rpartition(".")[2] for tensor in table.tensors]
-    counting = np.array([name == COUNTER for name in last] or [False])
-    of_rows: Array = counting[table.tensor[rows]] & (table.figures["numel"][rows] == 1)
+    counting = table.where(lambda tensor: tensor.name.rpartition(".")[2] == COUNTER)
+    of_rows: Array = counting[rows] & (table.figures["numel"][rows] == 1)
     return of_rows
 
 

@@ -49,8 +49,7 @@ def _earlier(table: Table, rows: Array) -> dict[int, int]:
     if not len(rows):
         return {}
     keys = table.digest[:, 0] * MIXING + table.digest[:, 1]
-    values = np.array([tensor.kind == "value" for tensor in table.tensors], bool)[table.tensor]
-    candidates = np.flatnonzero(values & np.isin(keys, keys[rows]))
+    candidates = np.flatnonzero(table.of_kind("value") & np.isin(keys, keys[rows]))
     known: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     for candidate in candidates[np.argsort(table.order[candidates])].tolist():
         known.setdefault(_bits(table, candidate), []).append(

@@ -37,8 +37,8 @@ def carried(alignment: Alignment, status: Array) -> Array:
     missing: set[str] = set()
     for header in alignment.b.header.values():
         missing |= set(header.get("grafted.not_handed_over") or {})
-    handed = np.array([join(tensor.name, tensor.kind) not in missing for tensor in a.tensors], bool)
+    handed = a.where(lambda tensor: join(tensor.name, tensor.kind) not in missing)
     received = status.copy()
     paired = alignment.a_row
-    received[paired[handed[a.tensor[paired]]]] = EQUAL
+    received[paired[handed[paired]]] = EQUAL
     return received

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.causes.skips import SCALED, Skips
+from anchorlib.diagnosis.causes.skips import SCALED, Skips, gradients_of
 from anchorlib.diagnosis.pairing import Alignment, Table
 
 __all__ = ["AUTOCAST", "Overflows", "overflows"]
@@ -48,16 +48,7 @@ class Overflows:
 
     def of(self, rows: Array) -> Array:
         """Return a mask of the rows (of A) that are gradients of steps with an overflow."""
-        table = self.alignment.a
-        if not self.steps:
-            return np.zeros(len(rows), bool)
-        where = zip(table.tensor[rows].tolist(), table.step[rows].tolist(), strict=True)
-        overflowed = [
-            table.tensors[tensor].kind in SCALED
-            and (table.tensors[tensor].rank, step) in self.steps
-            for tensor, step in where
-        ]
-        return np.array(overflowed, bool)
+        return gradients_of(self.alignment.a, rows, self.steps)
 
     def times(self, row: int) -> float:
         """Return the ratio of the overflowing loss scale to the other run's, in the step of a row.

@@ -7,7 +7,7 @@ matter which elements became infinite. Where one run alone skips a step, the run
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from anchorlib.diagnosis.pairing import Alignment, Table
 from anchorlib.names import escape
 from anchorlib.record import Flag
 
-__all__ = ["Skips", "skips"]
+__all__ = ["SCALED", "Skips", "gradients_of", "skips"]
 
 Array = np.ndarray[Any, Any]
 SCALED = ("grad", "pass_grad")
@@ -34,15 +34,7 @@ class Skips:
 
     def in_both(self, rows: Array) -> Array:
         """Return a mask of the rows (of A) that are gradients of a step that both runs skipped."""
-        table, both = self.alignment.a, self.a & self.b
-        if not both:
-            return np.zeros(len(rows), bool)
-        where = zip(table.tensor[rows].tolist(), table.step[rows].tolist(), strict=True)
-        skipped = [
-            table.tensors[tensor].kind in SCALED and (table.tensors[tensor].rank, step) in both
-            for tensor, step in where
-        ]
-        return np.array(skipped, bool)
+        return gradients_of(self.alignment.a, rows, self.a & self.b)
 
     def alone(self, row: int) -> str:
         """Return the escaped name of the run that alone skipped the step of a row of A, or ""."""
@@ -72,6 +64,18 @@ def skips(alignment: Alignment) -> Skips:
         for table, offset in ((a, 0), (b, alignment.step_offset))
     ]
     return Skips(alignment, frozenset(skipped[0]), frozenset(skipped[1]))
+
+
+def gradients_of(table: Table, rows: Array, steps: Collection[tuple[int, int]]) -> Array:
+    """Return a mask of the rows that are gradients of one of these steps, given as (rank, step)."""
+    if not steps:
+        return np.zeros(len(rows), bool)
+    where = zip(table.tensor[rows].tolist(), table.step[rows].tolist(), strict=True)
+    of_steps = [
+        table.tensors[tensor].kind in SCALED and (table.tensors[tensor].rank, step) in steps
+        for tensor, step in where
+    ]
+    return np.array(of_steps, bool)
 
 
 def _skipped(table: Table) -> Array:

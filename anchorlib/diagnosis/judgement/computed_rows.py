@@ -215,10 +215,9 @@ class ComputedRows:
         own = a.tensors[a.tensor[row]]
         if own.kind not in ("grad", "pass_grad") or front.role[row] != Role.OPTIMIZER:
             return False
-        module = (own.name.rpartition(".")[0], "value", own.rank)
-        made = [(one.name, one.kind, one.rank) == module for one in a.tensors]
+        made = a.of_tensor(own.name.rpartition(".")[0], "value", own.rank)
         same_place = (a.phase == a.phase[row]) & (a.attempt == a.attempt[row])
-        rows = np.flatnonzero(np.array(made, bool)[a.tensor] & same_place & (a.step == a.step[row]))
+        rows = np.flatnonzero(made & same_place & (a.step == a.step[row]))
         return bool(len(rows)) and bool((front.status[rows] == EQUAL).all())
 
     def _reshaped(self, row: int, pair: int) -> tuple[str, str]:

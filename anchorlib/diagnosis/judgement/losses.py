@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.pairing import Alignment, Table
+from anchorlib.diagnosis.pairing import Alignment, Table, parameters_of
 
 __all__ = ["Losses", "losses"]
 
@@ -86,16 +86,14 @@ def losses(alignment: Alignment) -> Losses | None:
 
 
 def _scalars(table: Table, rows: Array) -> Array:
-    value = np.array([tensor.kind == "value" for tensor in table.tensors] or [False])
+    value = table.of_kind("value")[rows]
     real = np.array([dtypes.dtype(name).family == "float" for name in table.dtypes] or [False])
-    scalars: Array = (
-        (table.figures["numel"][rows] == 1) & value[table.tensor[rows]] & real[table.dtype[rows]]
-    )
+    scalars: Array = (table.figures["numel"][rows] == 1) & value & real[table.dtype[rows]]
     return scalars
 
 
 def _chosen(a: Table, rows: Array) -> str | None:
-    parameters = _parameters(a)
+    parameters = parameters_of(a)
     names: list[str] = sorted(
         {a.tensors[one].name for one in np.unique(a.tensor[rows])} - parameters
     )
@@ -105,26 +103,11 @@ def _chosen(a: Table, rows: Array) -> str | None:
     made = {
         edges.name for statements in a.edges.values() for edges in statements if edges.ops
     } - parameters
-    computed = np.array([tensor.name in made for tensor in a.tensors] or [False])[a.tensor[rows]]
+    computed = a.where(lambda tensor: tensor.name in made)[rows]
     # A bias may have one element too; the loss is a scalar and comes last.
     shapeless = np.array([shape == () for shape in a.shapes] or [False])[a.shape[rows]]
     last = rows[computed & shapeless][-1:].tolist()
     return str(a.tensors[int(a.tensor[last[0]])].name) if last else None
-
-
-def _parameters(table: Table) -> set[str]:
-    """Return the names of a run's parameters.
-
-    They are the names with kinds that only parameters have, and those that stored edges give as
-    parents without the number of a call.
-    """
-    own = {
-        tensor.name
-        for tensor in table.tensors
-        if tensor.kind in ("pass_grad", "updated", "delta") or tensor.kind.startswith("opt.")
-    }
-    edges = (one for statements in table.edges.values() for one in statements)
-    return own | {parent.name for one in edges for parent in one.parents if parent.call is None}
 
 
 def _of(a: Table, rows: Array, name: str, differs: Array) -> Array:
@@ -132,7 +115,7 @@ def _of(a: Table, rows: Array, name: str, differs: Array) -> Array:
 
     Where that rank has records of the loss in training, its other records of the loss do not count.
     """
-    mine = np.array([tensor.name == name for tensor in a.tensors])[a.tensor[rows]]
+    mine = a.where(lambda tensor: tensor.name == name)[rows]
     ranks = a.rank[rows]
     parted = mine & differs
     if parted.any():

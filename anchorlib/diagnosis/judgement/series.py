@@ -24,13 +24,7 @@ def series(
         of all phases.
     """
     own = table.tensors[table.tensor[row]]
-    wanted = (own.name if name is None else name, kind, own.rank)
-    numbers = [
-        n
-        for n, tensor in enumerate(table.tensors)
-        if (tensor.name, tensor.kind, tensor.rank) == wanted
-    ]
-    which = np.isin(table.tensor, numbers)
+    which = table.of_tensor(own.name if name is None else name, kind, own.rank)
     which &= every_phase | (table.phase == table.phase[row])
     rows = np.flatnonzero(which & (table.attempt == table.attempt[row]))
     rows_in_order: Array = rows[np.argsort(table.order[rows], kind="stable")]

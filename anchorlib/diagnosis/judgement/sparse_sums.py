@@ -50,9 +50,9 @@ class Sums(NamedTuple):
 def row_of_values(table: Table, row: int) -> int | None:
     """Return the row of the values of the sparse tensor whose indices row `row` holds; or None."""
     own = table.tensors[table.tensor[row]]
-    name = own.name.removesuffix(INDICES) + VALUES
-    numbers = [n for n, tensor in enumerate(table.tensors) if tensor == own._replace(name=name)]
-    rows = np.flatnonzero(np.isin(table.tensor, numbers) & (table.step == table.step[row]))
+    values = own._replace(name=own.name.removesuffix(INDICES) + VALUES)
+    of_values = table.where(lambda tensor: tensor == values)
+    rows = np.flatnonzero(of_values & (table.step == table.step[row]))
     for place in (table.pass_index, table.call, table.phase, table.attempt):
         rows = rows[place[rows] == place[row]]
     return int(rows[0]) if len(rows) else None

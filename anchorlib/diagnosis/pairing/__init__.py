@@ -35,6 +35,7 @@ from anchorlib.diagnosis.pairing.tables import (
     table_of,
     with_own_digests,
 )
+from anchorlib.diagnosis.pairing.taken_gradients import is_taken
 
 __all__ = [
     "NOBODY",
@@ -49,6 +50,7 @@ __all__ = [
     "align",
     "aligned_runs",
     "compiled",
+    "is_taken",
     "near_order",
     "opaque",
     "packed",

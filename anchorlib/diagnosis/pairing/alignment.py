@@ -73,8 +73,7 @@ class Alignment:
     def guessed(self) -> Array:
         """A mask of the pairs whose names were matched by a guess, which may be wrong."""
         names = {renaming.a for renaming in self.renamed if renaming.how == "guess"}
-        guesses = np.array([tensor.name in names for tensor in self.a.tensors], bool)
-        by_guess: Array = guesses[self.a.tensor[self.a_row]]
+        by_guess: Array = self.a.where(lambda tensor: tensor.name in names)[self.a_row]
         return by_guess
 
     def settled(self) -> Alignment:

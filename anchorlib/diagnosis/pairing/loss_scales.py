@@ -38,7 +38,6 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.pairing.alignment import Alignment
-from anchorlib.diagnosis.pairing.splits import parameters_of
 from anchorlib.diagnosis.pairing.tables import Table
 from anchorlib.diagnosis.pairing.taken_gradients import (
     EPS32,
@@ -90,13 +89,8 @@ def with_loss_scale(alignment: Alignment) -> Alignment:
 
 def _is_scaled(table: Table) -> Array:
     """Return for each row whether it is a gradient that a loss scale multiplies."""
-    parameters = parameters_of(table)
-    inside = [
-        tensor.kind == "pass_grad" or (tensor.kind == "grad" and tensor.name not in parameters)
-        for tensor in table.tensors
-    ]
-    rows: Array = np.array(inside or [False], bool)[table.tensor]
-    return rows
+    scaled: Array = table.of_kind("grad", "pass_grad") & ~is_taken(table)
+    return scaled
 
 
 def _is_of_forward(alignment: Alignment, step: int) -> Array:
@@ -188,7 +182,7 @@ def _scales(alignment: Alignment, here: Array, scaled: Array, factor: float) -> 
     else:
         scales[of_number] /= numbers[of_number]
     followed = {a.tensors[a.tensor[row]].name for row in rows[here & of_number].tolist()}
-    losses = np.array([tensor.name in followed for tensor in a.tensors], bool)[a.tensor[rows]]
+    losses = a.where(lambda tensor: tensor.name in followed)[rows]
     losses = ~gradient & (losses | (np.abs(numbers / factor - 1) < LEAST))
     scales[losses] = numbers[losses]
     return scales
@@ -200,8 +194,7 @@ def _may_be_clipped(alignment: Alignment, step: int) -> bool:
     Clipping hides a power of two to the bit where gradients are large.
     """
     a = alignment.a
-    kinds = np.array([tensor.kind == "pass_grad" for tensor in a.tensors] or [False], bool)
-    recorded = bool((kinds[a.tensor] & (a.step == step)).any())
+    recorded = bool((a.of_kind("pass_grad") & (a.step == step)).any())
     return recorded and not shows_no_hiding(alignment, step)
 
 

@@ -59,9 +59,7 @@ def takes_the_same(alignment: Alignment, step: int) -> bool:
 def is_taken(table: Table) -> Array:
     """For each row, whether it is a gradient that an optimizer takes."""
     parameters = parameters_of(table)
-    takes = [tensor.kind == "grad" and tensor.name in parameters for tensor in table.tensors]
-    rows: Array = np.array(takes or [False], bool)[table.tensor]
-    return rows
+    return table.where(lambda tensor: tensor.kind == "grad" and tensor.name in parameters)
 
 
 def _takes_as_made(table: Table, step: int) -> bool:
@@ -199,12 +197,7 @@ def _taken_and_made(table: Table, step: int) -> Iterator[tuple[int, Array]]:
     taken = np.flatnonzero(is_taken(table) & (table.step == step))
     for row in taken[np.argsort(table.figures["numel"][taken], kind="stable")].tolist():
         own = table.tensors[table.tensor[row]]
-        passes = [
-            number
-            for number, tensor in enumerate(table.tensors)
-            if (tensor.name, tensor.rank, tensor.kind) == (own.name, own.rank, "pass_grad")
-        ]
-        which = np.isin(table.tensor, passes) & (table.step == step)
+        which = table.of_tensor(own.name, "pass_grad", own.rank) & (table.step == step)
         rows = np.flatnonzero(which & (table.attempt == table.attempt[row]))
         if len(rows) and table.figures["l2"][row]:
             yield row, rows[np.argsort(table.order[rows], kind="stable")]

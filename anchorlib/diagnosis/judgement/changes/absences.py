@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,6 @@ __all__ = [
     "untrained_since",
 ]
 
-Array = np.ndarray[Any, Any]
 SHOWN = 3
 OUTPUT = re.compile(r"(^|\.)output$")
 """The result of a watched model."""
@@ -132,7 +130,7 @@ def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
     """Return the phases of B's step `step` in which B alone recorded a value of this name."""
     b = frontier.alignment.b
     rows = frontier.alignment.only_b
-    rows = rows[(b.step[rows] == step) & _named(b, name, "value")[rows]]
+    rows = rows[(b.step[rows] == step) & b.of_tensor(name, "value")[rows]]
     return [b.phases[code] for code in np.unique(b.phase[rows]).tolist()]
 
 
@@ -157,8 +155,8 @@ def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> l
     )
     clauses = []
     for (run, table, only, own, at), (_, other, *_, there) in zip(sides, sides[::-1], strict=True):
-        rows = only[(table.step[only] == at) & _named(table, own, "pass_grad", tensor.rank)[only]]
-        if not len(rows) or not _named(a, tensor.name, "pass_grad")[alignment.a_row].any():
+        rows = only[(table.step[only] == at) & table.of_tensor(own, "pass_grad", tensor.rank)[only]]
+        if not len(rows) or not a.of_tensor(tensor.name, "pass_grad")[alignment.a_row].any():
             continue
         if other.gaps:
             continue  # the passes may have been lost there
@@ -184,7 +182,7 @@ def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]
     tensor = a.tensors[a.tensor[row]]
     module = tensor.name.rpartition(".")[0] if frontier.role[row] != Role.PARAMETER else ""
     rank = tensor.rank
-    before = a.step[(a.order < a.order[row]) & _named(a, module, "value", rank)]
+    before = a.step[(a.order < a.order[row]) & a.of_tensor(module, "value", rank)]
     if not module or not len(before):
         return []
     last = int(before.max())
@@ -194,7 +192,7 @@ def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]
         (alignment.b, row_b, names.get(module, module), last + alignment.step_offset),
     )
     counts = [
-        int((_named(t, own, "value", rank) & (t.step == at) & (t.order < t.order[calls_a])).sum())
+        int((t.of_tensor(own, "value", rank) & (t.step == at) & (t.order < t.order[calls_a])).sum())
         for t, calls_a, own, at in sides
     ]
     if counts[0] == counts[1] or 0 in counts:
@@ -289,21 +287,7 @@ def _calls_for_gradient(table: Table, row: int, module: str) -> int:
     row: the gradient of one of the module's parameters.
     """
     phase = table.phase == table.phase[row]
-    calls = _named(table, module, "value", table.tensors[table.tensor[row]].rank)
+    calls = table.of_tensor(module, "value", table.tensors[table.tensor[row]].rank)
     calls &= phase & (table.step == table.step[row]) & (table.attempt == table.attempt[row])
     passes = table.pass_index[calls]
     return int((passes == passes.min(initial=np.iinfo(passes.dtype).max)).sum())
-
-
-def _named(table: Table, name: str, kind: str, rank: int | None = None) -> Array:
-    """Return a boolean mask: whether each row of a table is of the tensor of this name and kind.
-
-    rank: the rank whose rows count; None for rows of all ranks.
-    """
-    series = [
-        number
-        for number, tensor in enumerate(table.tensors)
-        if tensor[:2] == (name, kind) and rank in (None, tensor.rank)
-    ]
-    of_tensor: Array = np.isin(table.tensor, series)
-    return of_tensor

@@ -6,16 +6,13 @@ the limit itself.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier
-from anchorlib.diagnosis.pairing import Alignment, Table, parameters_of
+from anchorlib.diagnosis.pairing import Alignment, Table, is_taken
 
 __all__ = ["clipped_otherwise"]
 
-Array = np.ndarray[Any, Any]
 FEW = 3  # gradients: fewer are multiples of one another by chance
 CLEAR = 1e-4  # relative difference from which two norms differ
 NEAR = 2e-5
@@ -67,14 +64,9 @@ def _by_what_was_read(alignment: Alignment, row: int) -> list[str]:
     factor.
     row: a row of A, whose step and rank count.
     """
-    a, parameters = alignment.a, parameters_of(alignment.a)
-    own = a.tensors[a.tensor[row]]
-    taken = [
-        tensor.kind == "grad" and tensor.rank == own.rank and tensor.name in parameters
-        for tensor in a.tensors
-    ]
-    pairs = np.flatnonzero(np.array(taken, bool)[a.tensor[alignment.a_row]])
-    pairs = pairs[a.step[alignment.a_row[pairs]] == a.step[row]]
+    a, rank = alignment.a, alignment.a.tensors[alignment.a.tensor[row]].rank
+    taken = is_taken(a) & (a.rank == rank) & (a.step == a.step[row])
+    pairs = np.flatnonzero(taken[alignment.a_row])
     tensors = a.tensor[alignment.a_row[pairs]]
     if len(pairs) < FEW or len(np.unique(tensors)) < len(tensors):
         return []
@@ -118,15 +110,10 @@ def _norms(table: Table, step: int, rank: int) -> tuple[float, float] | None:
     """
     names: list[set[str]] = []
     norms = []
+    here = (table.rank == rank) & (table.step == step)
     for kind in ("pass_grad", "grad"):
-        which = [
-            n
-            for n, tensor in enumerate(table.tensors)
-            if tensor.kind == kind
-            and tensor.rank == rank
-            and (not names or tensor.name in names[0])
-        ]
-        rows = np.flatnonzero(np.isin(table.tensor, which) & (table.step == step))
+        known = table.where(lambda tensor: not names or tensor.name in names[0])
+        rows = np.flatnonzero(here & known & table.of_kind(kind))
         names_of_kind = [table.tensors[number].name for number in table.tensor[rows].tolist()]
         if (
             not names_of_kind

@@ -49,7 +49,7 @@ def given_elsewhere(frontier: Frontier, row: int) -> str:
 def _on_another_rank(table: Table, row: int, digest: Array) -> str:
     """Say on which one other rank A is given the bits `digest` in a row's step and pass; or ""."""
     own = table.tensors[table.tensor[row]]
-    which = np.array([tensor[:2] == own[:2] for tensor in table.tensors], bool)[table.tensor]
+    which = table.of_tensor(own.name, own.kind)
     for place in (table.step, table.pass_index, table.call, table.phase):
         which &= place == place[row]
     ranks = [

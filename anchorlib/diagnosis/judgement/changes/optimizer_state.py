@@ -149,8 +149,8 @@ def _alone(frontier: Frontier, row: int, rank: int) -> list[str]:
     row: a row of A, whose step counts. rank: the rank whose state counts.
     """
     a = frontier.alignment.a
-    state = np.array([t.kind.startswith(STATE) and t.rank == rank for t in a.tensors], bool)
-    rows = np.flatnonzero(state[a.tensor] & (a.step == a.step[row]))
+    state = a.where(lambda tensor: tensor.kind.startswith(STATE) and tensor.rank == rank)
+    rows = np.flatnonzero(state & (a.step == a.step[row]))
     every = {a.tensors[number].name for number in a.tensor[rows].tolist()}
     rows = rows[frontier.status[rows] == DIFFERS]
     others = {a.tensors[number].name for number in a.tensor[rows].tolist()}

@@ -162,8 +162,7 @@ def updated_together(table: Table, row: int) -> frozenset[str]:
     parameters of both are returned.
     """
     own = table.tensors[table.tensor[row]]
-    of_rank = np.array([tensor.rank == own.rank for tensor in table.tensors], bool)
-    rows = np.flatnonzero(of_rank[table.tensor] & (table.step == table.step[row]))
+    rows = np.flatnonzero((table.rank == own.rank) & (table.step == table.step[row]))
     rows = rows[table.attempt[rows] == table.attempt[row]]
     rows = rows[np.argsort(table.order[rows], kind="stable")]
     tensors = [table.tensors[number] for number in table.tensor[rows].tolist()]

@@ -49,8 +49,7 @@ def _way(table: Table, row: int) -> str:
     name, kind, _, rank = table.tensors[table.tensor[row]]
     taken = values(table, row) if kind == "grad" else None
     sums: dict[int, Array] = {}
-    which = [tensor.name == name and tensor.kind == "pass_grad" for tensor in table.tensors]
-    rows = np.flatnonzero(np.array(which, bool)[table.tensor])
+    rows = np.flatnonzero(table.of_tensor(name, "pass_grad"))
     rows = rows[(table.step[rows] == table.step[row]) & (table.attempt[rows] == table.attempt[row])]
     for one in rows.tolist():
         part, of_rank = values(table, one), table.tensors[table.tensor[one]].rank

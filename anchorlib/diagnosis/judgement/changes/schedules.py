@@ -83,8 +83,7 @@ def _rounds(frontier: Frontier, measures: Measures, step: int) -> bool:
     """
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
-    made = np.array([tensor.kind == "updated" for tensor in a.tensors] or [False], bool)
-    error = measures["error_eps"][made[a.tensor[rows]] & (a.step[rows] == step)]
+    error = measures["error_eps"][a.of_kind("updated")[rows] & (a.step[rows] == step)]
     error = error[~np.isnan(error)]
     return bool(len(error)) and float(np.median(error)) <= ROUNDED
 
@@ -98,15 +97,15 @@ def _turn(frontier: Frontier, measures: Measures, step: int) -> int | None:
     """
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
-    updates = np.array([tensor.kind == "delta" for tensor in a.tensors] or [False], bool)
+    updates = a.of_kind("delta")
     apart = measures["error_eps"] * measures["eps"]
     known = ~np.isnan(apart)
-    here = known & updates[a.tensor[rows]] & (a.step[rows] == step)
-    earlier = updates if step else np.array([tensor.kind == "grad" for tensor in a.tensors], bool)
+    here = known & updates[rows] & (a.step[rows] == step)
+    earlier = updates if step else a.of_kind("grad")
     at = max(step - 1, 0)
-    if not here.any() or not earlier[a.tensor[frontier.alignment.a_row[_at(frontier, at)]]].any():
+    if not here.any() or not earlier[frontier.alignment.a_row[_at(frontier, at)]].any():
         return None
-    before = known & earlier[a.tensor[rows]] & (a.step[rows] == at)
+    before = known & earlier[rows] & (a.step[rows] == at)
     least = float(np.median(apart[before])) if before.any() else 0.0
     if not float(np.median(apart[here])) > max(FAR, TIMES * least):
         return None

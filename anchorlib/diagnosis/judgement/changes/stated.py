@@ -35,8 +35,7 @@ def stated(frontier: Frontier, measures: Measures, changes: Changes) -> int | No
     at = np.flatnonzero(a.step[rows] == a.step[rows].min())
     errors = (measures["error_eps"] * measures["eps"])[at]
     apart = dict(zip(rows[at].tolist(), errors.tolist(), strict=True))
-    values = np.array([tensor.kind == "value" for tensor in a.tensors], bool)
-    at = at[values[a.tensor[rows[at]]]]
+    at = at[a.of_kind("value")[rows[at]]]
     at = at[frontier.explained[rows[at]] & (frontier.role[rows[at]] == Role.COMPUTED)]
     at = at[np.argsort(a.order[rows[at]], kind="stable")][:MOST]
     row: int

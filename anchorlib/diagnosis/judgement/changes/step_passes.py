@@ -10,8 +10,6 @@ micro-batches, or of those that came before a step that was taken too early.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Role, plain
@@ -19,8 +17,6 @@ from anchorlib.diagnosis.judgement.series import series
 from anchorlib.diagnosis.pairing import Table
 
 __all__ = ["other_passes", "passes_apart"]
-
-Array = np.ndarray[Any, Any]
 
 
 def passes_apart(frontier: Frontier, row: int) -> str:
@@ -80,8 +76,8 @@ def other_passes(frontier: Frontier, row: int) -> str:
 def _in_steps(table: Table, row: int) -> dict[int, int]:
     """Return, for each step, how many of its passes have gradients, on a row's rank and phase."""
     rank = table.tensors[table.tensor[row]].rank
-    gradients = [t.kind in ("grad", "pass_grad") and t.rank == rank for t in table.tensors]
-    which = np.array(gradients, bool)[table.tensor] & (table.phase == table.phase[row])
+    which = table.of_kind("grad", "pass_grad") & (table.rank == rank)
+    which &= table.phase == table.phase[row]
     passes = np.unique(np.stack([table.step[which], table.pass_index[which]]), axis=1)
     steps, counts = np.unique(passes[0], return_counts=True)
     return dict(zip(steps.tolist(), counts.tolist(), strict=True))
@@ -116,8 +112,7 @@ def _passes(table: Table, row: int, name: str, kind: str) -> list[int]:
 def _seen(table: Table, row: int) -> set[int]:
     """Return the passes of the row's step of which the run has any record before the row."""
     rank = table.tensors[table.tensor[row]].rank
-    of_rank = np.array([tensor.rank == rank for tensor in table.tensors], bool)
-    which = of_rank[table.tensor] & (table.order < table.order[row])
+    which = (table.rank == rank) & (table.order < table.order[row])
     for place in (table.step, table.phase, table.attempt):
         which &= place == place[row]
     return set(table.pass_index[which].tolist())

@@ -70,8 +70,8 @@ class Covering:
         if error >= HALF and not turned:
             return False
         rows = self.frontier.alignment.a_row[self.measures.pair]
-        kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor[rows]]
-        alike = (a.step[rows] == a.step[row]) & (kinds == a.tensors[a.tensor[row]].kind)
+        of_kind = a.of_kind(a.tensors[a.tensor[row]].kind)
+        alike = (a.step[rows] == a.step[row]) & of_kind[rows]
         usual = float(np.nanmedian(self.noise.relative[alike]))
         if usual >= HALF:
             # All tensors of this kind are noisy, so that noise alone does not excuse this tensor.

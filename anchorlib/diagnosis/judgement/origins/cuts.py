@@ -119,13 +119,8 @@ def _left_out(first: FirstStep, rows: Array, modules: set[str], idle: set[str]) 
     """
     a = first.alignment.a
     within = first.within(modules)[a.tensor[rows]]
-    outputs = np.array(
-        [
-            kind == "value" and is_output(name) and join(name, kind) in modules
-            for name, kind, _, _ in a.tensors
-        ],
-        bool,
-    )[a.tensor[rows]]
+    named = a.where(lambda one: is_output(one.name) and join(one.name, one.kind) in modules)
+    outputs = a.of_kind("value")[rows] & named[rows]
     within[outputs] &= evaluated_alike(first, rows[outputs])
     trained = np.array([phase == TRAIN for phase in a.phases])[a.phase[rows]]
     within |= first.within(idle)[a.tensor[rows]] & trained

@@ -103,9 +103,8 @@ def goes_on(first: FirstStep, modules: set[str]) -> bool:
     a = first.alignment.a
     then = np.flatnonzero(a.step[first.rows] == first.steps[0] + 1)
     rows = first.rows[then]
-    kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor[rows]]
-    learnt = np.array([tensor.name in first.learnt for tensor in a.tensors])[a.tensor[rows]]
-    judged = (kinds == "value") & ~learnt & ~first.within(modules)[a.tensor[rows]]
+    computed = a.where(lambda one: one.kind == "value" and one.name not in first.learnt)
+    judged = computed[rows] & ~first.within(modules)[a.tensor[rows]]
     relative = (first.measures["error_eps"] * first.measures["eps"])[then][judged]
     return bool((relative <= LATER).all())
 
@@ -116,18 +115,13 @@ def moves_alike(first: FirstStep) -> bool:
     Code moves these itself, as a running average of other parameters. They may be as far apart,
     relative to their size, as updated parameters are in the first step that differs.
     """
-    a, kind_of = first.alignment.a, np.array([tensor.kind for tensor in first.alignment.a.tensors])
+    a = first.alignment.a
     relative = first.measures["error_eps"] * first.measures["eps"]
-    updated = relative[first.here][kind_of[a.tensor[first.rows[first.here]]] == "updated"]
+    updated = relative[first.here][a.of_kind("updated")[first.rows[first.here]]]
     stepped = {(one.name, one.rank) for one in a.tensors if one.kind == "updated"}
-    moved = np.array(
-        [
-            one.kind == "value" and one.name in first.learnt and (one.name, one.rank) not in stepped
-            for one in a.tensors
-        ]
-        or [False]
-    )
-    then = (a.step[first.rows] == first.steps[0] + 1) & moved[a.tensor[first.rows]]
+    parameters = a.where(lambda one: one.kind == "value" and one.name in first.learnt)
+    moved = parameters & a.where(lambda one: (one.name, one.rank) not in stepped)
+    then = (a.step[first.rows] == first.steps[0] + 1) & moved[first.rows]
     most = max(LIMIT * EPS32, float(updated.max(initial=0.0)))
     return bool((relative[then] <= most).all())
 
@@ -186,11 +180,7 @@ def _lack_partners(first: FirstStep) -> bool:
         (alignment.a, alignment.only_a, first.steps[0]),
         (alignment.b, alignment.only_b, first.steps[1]),
     ):
-        taken = np.array(
-            [tensor.kind in TAKEN and tensor.name in first.learnt for tensor in table.tensors]
-            or [False],
-            bool,
-        )[table.tensor]
+        taken = table.where(lambda one: one.kind in TAKEN and one.name in first.learnt)
         if (taken[only] & (table.step[only] == step)).any():
             return True
         if not (taken & (table.step == step)).any():

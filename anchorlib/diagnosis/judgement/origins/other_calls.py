@@ -137,6 +137,5 @@ def _calls(
 
 def _passes(table: Table, step: int) -> int:
     """How many backward passes reach parameters in a step."""
-    kinds = np.array([tensor.kind == "pass_grad" for tensor in table.tensors] or [False], bool)
-    rows = np.flatnonzero(kinds[table.tensor] & (table.step == step))
+    rows = np.flatnonzero(table.of_kind("pass_grad") & (table.step == step))
     return len(set(zip(table.pass_index[rows].tolist(), table.call[rows].tolist(), strict=True)))

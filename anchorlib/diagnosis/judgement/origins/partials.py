@@ -77,17 +77,14 @@ def partials(alignment: Alignment) -> Partials:
     """The differing pairs of gradients of which one run alone states that it recorded a part."""
     pairs = alignment.differing
     rows, others = alignment.a_row[pairs], alignment.b_row[pairs]
-    stated = _stated(alignment.a)[alignment.a.tensor[rows]]
-    rows = rows[stated != _stated(alignment.b)[alignment.b.tensor[others]]]
+    rows = rows[_stated(alignment.a)[rows] != _stated(alignment.b)[others]]
     return Partials(alignment, rows, np.array(list(_followed(alignment, rows)), bool))
 
 
 def _stated(table: Table) -> Array:
-    """For each tensor, whether it is a gradient that the run states to have recorded in part."""
+    """For each row, whether it is a gradient that the run states to have recorded in part."""
     names = from_outside(table)
-    return np.array(
-        [tensor.kind == "grad" and tensor.name in names for tensor in table.tensors], bool
-    )
+    return table.where(lambda tensor: tensor.kind == "grad" and tensor.name in names)
 
 
 def _followed(alignment: Alignment, rows: Array) -> Iterator[bool]:

@@ -52,9 +52,8 @@ def _has_bits_of(frontier: Frontier, row: int, other: int) -> bool:
 
 def _row(table: Table, place: Place) -> int:
     """Return the row of `table` with the record that has the coordinates of `place`."""
-    names = [(tensor.rank, tensor.name, tensor.kind) for tensor in table.tensors]
-    of_tensor = np.array([one == (place.rank, place.name, place.kind) for one in names], bool)
-    there = of_tensor[table.tensor] & (table.phase == list(table.phases).index(place.phase))
+    there = table.of_tensor(place.name, place.kind, place.rank)
+    there &= table.phase == list(table.phases).index(place.phase)
     for name in ("step", "pass_index", "call"):
         there &= getattr(table, name) == getattr(place, name)
     return int(np.flatnonzero(there)[0])

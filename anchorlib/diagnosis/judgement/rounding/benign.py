@@ -100,10 +100,9 @@ def only_dead_ends(alignment: Alignment, measures: Measures) -> bool:
     operation do.
     """
     a, rows = alignment.a, alignment.a_row[measures.pair]
-    kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor]
     if not len(rows) or not (measures["error_eps"] <= TOLERANCE).all():
         return False
-    scalars = (kinds[rows] == "value") & (a.figures["numel"][rows] == 1)
-    follows = np.isin(kinds, ("grad", "pass_grad", "updated", "delta"))
+    scalars = a.of_kind("value")[rows] & (a.figures["numel"][rows] == 1)
+    follows = a.of_kind("grad", "pass_grad", "updated", "delta")
     matched = alignment.a_row[follows[alignment.a_row]]
     return bool(scalars.all() and np.isin(a.step[rows], a.step[matched]).all())

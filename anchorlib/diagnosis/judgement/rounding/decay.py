@@ -43,11 +43,8 @@ def decayed_elsewhere(alignment: Alignment, measures: Measures) -> Array:
     if not len(rows) or not apart:
         return none
     learnt = parameters_of(a)
-    gradients = [
-        tensor.name in learnt and tensor.kind in ("grad", "pass_grad") and tensor.rank in apart
-        for tensor in a.tensors
-    ]
-    which = np.array(gradients, bool)[a.tensor[rows]]
+    gradients = a.of_kind("grad", "pass_grad")
+    which = gradients[rows] & a.where(lambda one: one.name in learnt and one.rank in apart)[rows]
     moved = _moved(alignment)
     which &= np.array([_site(a, row)[:3] in moved for row in rows.tolist()], bool)
     # A bias that begins as zero decays from the second step on, so that its gradients are equal.
@@ -92,8 +89,7 @@ def _numbers(setting: object) -> list[float]:
 def _moved(alignment: Alignment) -> set[tuple[str, int, int]]:
     """Return (name, rank, step) of each parameter whose update both runs recorded in the step."""
     a = alignment.a
-    kinds = np.array([tensor.kind in ("updated", "delta") for tensor in a.tensors] or [False], bool)
-    rows = alignment.a_row[kinds[a.tensor[alignment.a_row]]]
+    rows = alignment.a_row[a.of_kind("updated", "delta")[alignment.a_row]]
     return {_site(a, row)[:3] for row in rows.tolist()}
 
 

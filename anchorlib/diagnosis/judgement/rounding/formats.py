@@ -73,7 +73,7 @@ def _is_low(table: Table, row: int) -> bool:
     low = [(dtypes.dtype(name).eps or 0.0) > EPS32 for name in table.dtypes]
     if not any(low) or AUTOCAST not in header_of(table, row):
         return any(low)
-    learnt = np.array([tensor.kind in LEARNT for tensor in table.tensors], bool)[table.tensor]
+    learnt = table.of_kind(*LEARNT)
     in_low = bool(header_of(table, row)[AUTOCAST] or not learnt.any())
     return in_low or bool(np.array(low)[table.dtype[learnt]].any())
 

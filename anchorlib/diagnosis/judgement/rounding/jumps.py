@@ -59,11 +59,11 @@ def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump |
     at = np.flatnonzero(a.step[rows] == a.step[rows].min()) if len(rows) else rows
     at = at[np.argsort(a.order[rows[at]], kind="stable")]
     # An update is a small difference of two large numbers: its relative error says nothing.
-    updates = np.array([tensor.kind == "delta" for tensor in a.tensors] or [False], bool)
+    updates = a.of_kind("delta")
     whole = [dtypes.dtype(name).family in ("int", "bool") for name in a.dtypes]
     decided = np.array(whole or [False], bool)[a.dtype[rows[at]]]
     at = at[: int(np.argmax(decided))] if decided.any() else at
-    at = at[~updates[a.tensor[rows[at]]] & ~np.isnan(measures["error_eps"][at])]
+    at = at[~updates[rows[at]] & ~np.isnan(measures["error_eps"][at])]
     at = at[~((frontier.role[rows[at]] == Role.OPTIMIZER) & overflows.of(rows[at]))]
     errors = dict(
         zip(rows[at].tolist(), (measures["error_eps"] * measures["eps"])[at].tolist(), strict=True)
@@ -96,12 +96,12 @@ def _error_of_norm(frontier: Frontier, measures: Measures, at: Array) -> float:
     at: the indices, into `measures`, of the pairs of the first step that differs.
     """
     a = frontier.alignment.a
-    passes = np.array([tensor.kind == "pass_grad" for tensor in a.tensors] or [False], bool)
+    passes = a.of_kind("pass_grad")
     rows = frontier.alignment.a_row[measures.pair[at]]
-    own = at[passes[a.tensor[rows]]]
+    own = at[passes[rows]]
     if not len(own):
         return 0.0
-    every = passes[a.tensor] & (a.step == a.step[rows[0]])
+    every = passes & (a.step == a.step[rows[0]])
     with np.errstate(all="ignore"):
         errors = (measures["error_eps"] * measures["eps"] * measures["norm"])[own]
         error = float(np.linalg.norm(errors) / np.linalg.norm(a.figures["l2"][every]))

@@ -85,8 +85,8 @@ def _order_of_determinant(table: Table, edges: Edges) -> int:
     if not any(op.startswith("LinalgSlogdet") for op in edges.ops):
         return 1
     parents = {parent.name for parent in edges.parents}
-    own = [at for at, tensor in enumerate(table.tensors) if tensor.name in parents]
-    shapes = (table.shapes[at] for at in np.unique(table.shape[np.isin(table.tensor, own)]))
+    own = table.where(lambda tensor: tensor.name in parents)
+    shapes = (table.shapes[at] for at in np.unique(table.shape[own]))
     return max((s[-1] for s in shapes if len(s) > 1 and s[-1] == s[-2]), default=1)
 
 

@@ -40,8 +40,8 @@ def hidden_by_a_norm(frontier: Frontier, measures: Measures) -> int | None:
     if not len(rows):
         return None
     first = int(a.step[rows].min())
-    ends = np.array([tensor.name.endswith((MEAN, VARIANCE)) for tensor in a.tensors], bool)
-    which = ends[a.tensor[rows]] & (a.step[rows] <= first + 1) & frontier.explained[rows]
+    moments = a.where(lambda tensor: tensor.name.endswith((MEAN, VARIANCE)))
+    which = moments[rows] & (a.step[rows] <= first + 1) & frontier.explained[rows]
     at = np.flatnonzero(which & (frontier.role[rows] == Role.BUFFER))
     apart = measures["error_eps"] * measures["eps"]
     rank = a.rank[rows]

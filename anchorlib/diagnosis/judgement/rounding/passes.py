@@ -89,10 +89,7 @@ def _in_step(table: Table, row: int, name: str | None, kind: str) -> list[int]:
     name: only rows of this tensor; None: of any.
     """
     rank = table.tensors[table.tensor[row]].rank
-    chosen = [
-        (tensor.kind, tensor.rank) == (kind, rank) and name in (None, tensor.name)
-        for tensor in table.tensors
-    ]
-    step = (table.step == table.step[row]) & (table.attempt == table.attempt[row])
-    rows: list[int] = np.flatnonzero(step & np.array(chosen, bool)[table.tensor]).tolist()
+    which = (table.step == table.step[row]) & (table.attempt == table.attempt[row])
+    which &= table.of_kind(kind) if name is None else table.of_tensor(name, kind)
+    rows: list[int] = np.flatnonzero(which & (table.rank == rank)).tolist()
     return rows

@@ -7,8 +7,6 @@ without a gradient, from which an evaluation or a buffer could be computed.
 
 from __future__ import annotations
 
-import numpy as np
-
 from anchorlib.diagnosis.judgement.series import values
 from anchorlib.diagnosis.pairing import Alignment, Table
 from anchorlib.diagnosis.sizes import Measures
@@ -25,9 +23,9 @@ def unused(alignment: Alignment, measures: Measures) -> bool:
     """Whether all measured pairs differ only in elements on which no loss depends."""
     a = alignment.a
     rows = alignment.a_row[measures.pair]
-    kinds = np.array([tensor.kind for tensor in a.tensors] or [""])[a.tensor[rows]]
+    others = ~a.of_kind("value")[rows]
     few = 0 < len(rows) <= MOST and not alignment.merged and alignment.reordered is None
-    if not few or (kinds != "value").any() or (a.figures["numel"][rows] > MOST_ELEMENTS).any():
+    if not few or others.any() or (a.figures["numel"][rows] > MOST_ELEMENTS).any():
         return False
     gradients = {
         _site(a, row): row

@@ -109,7 +109,7 @@ def _in_turn(
     for n in (0, 1):
         table = tables[n]
         evals = np.array([phase == EVAL for phase in table.phases], bool)[table.phase]
-        values = np.array([tensor.kind == "value" for tensor in table.tensors], bool)[table.tensor]
+        values = table.of_kind("value")
         rows = np.flatnonzero(
             values & ~np.isin(places[n], places[1 - n]) & (evals == (n == evaluated))
         )
@@ -170,8 +170,7 @@ def _pass_of_training(table: Table, trains: Array, evals: Array) -> Array:
     """
     passes = table.pass_index.copy()
     rank = table.rank
-    kinds = np.array([tensor.kind in ("value", "pass_grad") for tensor in table.tensors] or [False])
-    marks = np.flatnonzero(trains & kinds[table.tensor])
+    marks = np.flatnonzero(trains & table.of_kind("value", "pass_grad"))
     if not len(marks) or not evals.any():
         return passes
     for step in np.unique(table.step[evals]).tolist():
@@ -192,8 +191,8 @@ def _trains(table: Table, in_training: Array) -> Array:
 
     in_training: a boolean mask of the rows whose phase is training.
     """
-    values = np.array([tensor.kind == "value" for tensor in table.tensors], bool)[table.tensor]
-    in_training_step: Array = np.isin(table.step, table.step[in_training | ~values])
+    trains = in_training | ~table.of_kind("value")
+    in_training_step: Array = np.isin(table.step, table.step[trains])
     return in_training_step
 
 

@@ -76,11 +76,9 @@ def _moves(alignment: Alignment, orders_of: Orders) -> dict[int, Move]:
     """Return how to reorder each row of B whose record follows the samples: row -> move."""
     a, b = alignment.a, alignment.b
     parameters = parameters_of(a)
-    whose = np.array(
-        [one.kind in KINDS and one.name not in parameters for one in a.tensors] or [False], bool
-    )
+    whose = a.where(lambda one: one.kind in KINDS and one.name not in parameters)
     pairs = alignment.differing
-    pairs = pairs[whose[a.tensor[alignment.a_row[pairs]]]]
+    pairs = pairs[whose[alignment.a_row[pairs]]]
     known = _KnownOrders(orders_of)
     moves: dict[int, Move] = {}
     values: dict[Hashable, Move] = {}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,6 @@ from anchorlib.errors import StoreError
 
 __all__ = ["orders"]
 
-Array = np.ndarray[Any, Any]
 UNORDERED = ("zero", "nan", "inf", "subnormal", "min", "max")
 NEAR = 1e-9  # share of the norm by which the order of addition may change the norm
 TRIED = 3  # values that are tried in a pass, and passes before the search is given up
@@ -73,12 +71,8 @@ def _candidates(alignment: Alignment) -> Iterator[tuple[Pass, list[int]]]:
     a, b = alignment.a, alignment.b
     pairs = alignment.differing
     parameters = parameters_of(a)
-    values = np.array(
-        [tensor.kind == "value" and tensor.name not in parameters for tensor in a.tensors]
-        or [False],
-        bool,
-    )
-    pairs = pairs[values[a.tensor[alignment.a_row[pairs]]]]
+    values = a.where(lambda one: one.kind == "value" and one.name not in parameters)
+    pairs = pairs[values[alignment.a_row[pairs]]]
     one, two = alignment.a_row[pairs], alignment.b_row[pairs]
     alike = (a.figures["numel"][one] > 1) & (a.figures["min"][one] < a.figures["max"][one])
     alike &= (a.figures["numel"][one] == b.figures["numel"][two]) & (a.kept[one] & b.kept[two] > 0)

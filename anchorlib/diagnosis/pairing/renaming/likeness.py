@@ -125,8 +125,8 @@ def _first_records(
 
 
 def _records(table: Table, names: set[str], step: int) -> Iterator[_Record]:
-    free = np.array([one.name in names for one in table.tensors], bool)
-    for row in np.flatnonzero((table.step == step) & free[table.tensor]).tolist():
+    free = table.where(lambda tensor: tensor.name in names)
+    for row in np.flatnonzero((table.step == step) & free).tolist():
         tensor = table.tensors[int(table.tensor[row])]
         extremes = {name: table.figures[name][row].item() for name in ("min", "max", "l2")}
         place = (

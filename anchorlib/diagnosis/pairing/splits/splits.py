@@ -134,10 +134,10 @@ def _times(fine: int, coarse: int) -> int:
 
 def _passes(table: Table) -> dict[str, int]:
     """Return for each phase how many passes its steps usually have (the median)."""
-    kinds = np.array([tensor.kind not in STEPWISE for tensor in table.tensors], bool)
+    of_passes = ~table.of_kind(*STEPWISE)
     counts = {}
     for number, phase in enumerate(table.phases):
-        rows = np.flatnonzero((table.phase == number) & kinds[table.tensor])
+        rows = np.flatnonzero((table.phase == number) & of_passes)
         if not len(rows):
             continue
         steps, which = np.unique(table.step[rows], return_inverse=True)

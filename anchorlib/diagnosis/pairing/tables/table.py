@@ -94,7 +94,21 @@ class Table:
 
     def of_kind(self, *kinds: str) -> Array:
         """Return a boolean mask: whether each record is of one of these kinds, as "grad"."""
-        of_tensors = np.array([tensor.kind in kinds for tensor in self.tensors], bool)
+        return self.where(lambda tensor: tensor.kind in kinds)
+
+    def of_tensor(self, name: str, kind: str, rank: int | None = None) -> Array:
+        """Return a boolean mask: whether each record is of the tensor of this name and kind.
+
+        rank: the rank whose records count; None for the records of all ranks.
+        """
+        return self.where(lambda tensor: tensor[:2] == (name, kind) and rank in (None, tensor.rank))
+
+    def where(self, holds: Callable[[Tensor], bool]) -> Array:
+        """Return a boolean mask: whether `holds` is true of the tensor of each record.
+
+        `holds` is called once for each of `tensors`.
+        """
+        of_tensors = np.array([holds(tensor) for tensor in self.tensors], bool)
         mask: Array = of_tensors[self.tensor] if len(of_tensors) else np.empty(0, bool)
         return mask
 
