@@ -24,7 +24,7 @@ def update_archive_place(store: Path, note: ArchiveNote, shelf: Shelf) -> Archiv
         names is not read. shelf: the new place.
     Raises RunNotFoundError where the run is not complete at the new place, RunExistsError where
     another recording is there, DamagedError where an object does not fit its SHA-256, RunBusyError
-    where the run was recorded anew or its note was changed meanwhile, StoreError, CollectorError.
+    where the run was recorded anew, or its note is no longer `note`, StoreError, CollectorError.
     """
     folder = Within(shelf.location, f"{note.run}.zarr")
     parts = {key: _noted(folder, key, old, note.run, shelf) for key, old in note.parts.items()}

@@ -29,7 +29,7 @@ STALE_SECONDS: Final = 86_400.0
 
 
 def claim_rank(shelf: Shelf, sealed: Sealed) -> None:
-    """Claim a rank in the archive, so that no archiver with other bytes sends it meanwhile.
+    """Claim a rank in the archive, so that no archiver with other bytes sends it at the same time.
 
     The claim is an object `sealing.json` beside the rank's objects. sealed: the objects that this
     process sends. Raises RunBusyError where an archiver of other objects has claimed the rank less

@@ -78,10 +78,10 @@ def archive_run(store: Path, run: str, shelf: Shelf, progress: Progress | None =
     shelf: the archive, as `checked_shelf` returns it. progress: is called with the number of parts
         done and the number of all parts.
 
-    Raises RunBusyError for a run that a living process writes, or wrote meanwhile, RunExistsError
-    where the archive has another recording under this name, OptionError where the archive is the
-    store itself, StoreError for a run that was not closed or is damaged, RunNotFoundError,
-    CollectorError.
+    Raises RunBusyError for a run that a living process writes, or wrote while it was archived,
+    RunExistsError where the archive has another recording under this name, OptionError where the
+    archive is the store itself, StoreError for a run that was not closed or is damaged,
+    RunNotFoundError, CollectorError.
     """
     check_apart(store, run, shelf)
     parts = _parts_in(store, run)
@@ -163,8 +163,8 @@ def _sent(  # each argument has a meaning of its own
     """Send all parts into the archive, then the run's zarr.json and index; return what was sent.
 
     parts: readers of what the store holds of each rank. Of a run that several collectors recorded,
-        ranks that have ended are sent even if others have not: else two collectors could each wait
-        for a part of the other.
+        ranks that have ended are sent even if other ranks have not: else two collectors could each
+        wait for a part that the other one holds.
     Raises NotEndedError where a rank has not ended: for a run of several collectors after the other
     ranks were sent, else before anything is sent. Also raises what `archive_run` raises.
     """

@@ -20,7 +20,7 @@ class RowBlock:
 
     columns: name → array, for each name in `COLUMNS`, with one entry per record. "series", "layout"
         and "phase" hold indices into `tables`; "bins" says how many bins the record's histogram
-        has; the others are fields of `Record` and of its summary.
+        has; the other columns are fields of `Record` and of its summary.
     digest: shape (records, 2), the big-endian halves of the xxh3-128 hash of each record's values.
     kept: for each record, whether its values are in the block. They lie in `payloads[source]` from
         byte `starts` on, as many bytes as the record's layout has. For a record without values,

@@ -362,7 +362,10 @@ def _notes(comparison: Findings) -> Section | None:
 
 
 def _paired(comparison: Findings) -> list[str]:
-    """Return a line on how tensors of different names were paired; [] if all names are equal."""
+    """Return a line about tensors with different names: the first pair, and the number of others.
+
+    It also says how the names of that pair were matched. [] if all names are equal.
+    """
     if not comparison.renamed:
         return []
     renaming = comparison.renamed[0]

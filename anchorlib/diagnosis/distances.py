@@ -18,7 +18,7 @@ def nearness_cells(near: Nearness) -> tuple[str, ...]:
 
     The cells are the errors of A and B in eps, their errors relative to the norm, and the nearer
     run. Integers have no eps: their first two cells are the shares of elements that differ. Where
-    nothing can be measured, the last cell says why, and the others are "-".
+    nothing can be measured, the last cell says why, and the other cells are "-".
     """
     if near.lacks:
         return ("-", "-", "-", "-", near.lacks)

@@ -70,7 +70,7 @@ def notes(
 
 
 def few(lines: Sequence[str]) -> list[str]:
-    """Return the first three of some lines on damaged records, and one that counts the others."""
+    """Return the first three of some lines on damaged records, and a line that counts the rest."""
     left = len(lines) - SHOWN
     return [*lines[:SHOWN], *([f"and {left} more are damaged: anchor verify"] if left > 0 else [])]
 
@@ -208,7 +208,10 @@ def _flips(frontier: Frontier) -> Iterator[str]:
 
 
 def _counters(table: Table, rows: Array) -> Array:
-    """Return a mask of the rows that are a batch norm's count of its calls, a single number."""
+    """Return a mask: whether each of these rows records how often a batch norm was called.
+
+    A batch norm counts its calls in its buffer `num_batches_tracked`, a single number.
+    """
     counting = table.where(lambda tensor: tensor.name.rpartition(".")[2] == COUNTER)
     of_rows: Array = counting[rows] & (table.figures["numel"][rows] == 1)
     return of_rows

@@ -28,7 +28,7 @@ def kernel_outputs(
 ) -> tuple[Array, ...]:
     """Return the outputs of `torch.ops.aten.NAME` as float32 or float64 values.
 
-    Outputs that are None are left out.
+    An output that is None has no entry in the tuple: the next output takes its place.
     inputs: arrays, which become tensors of `precision`; other arguments are passed unchanged.
     precision: the element type to compute in; `EXACT` is computed in float64.
     options: keyword arguments of the operation; a dtype is given by its name.

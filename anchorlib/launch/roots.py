@@ -1,6 +1,6 @@
 """Finds the models that parameters belong to: the outermost modules that contain them.
 
-An optimizer is given parameters, not models. The modules cannot be noted as they are made, because
+An optimizer is given parameters, not models. Modules cannot be noted when they are made, because
 copies and unpickled modules run no constructor. So all objects of this process are searched, once
 for each optimizer whose parameters are not known yet, which takes about a tenth of a second.
 """

@@ -67,8 +67,8 @@ def _given(block: Sequence[Op], own: Side, other: Side) -> list[bool]:
 
     block: consecutive operations of one run. An input's bits are looked for among the outputs of
     its maker's partner; for an input from before the step, or of an unknown maker, among all
-    tensors of the other run's step. Inputs without a digest, or whose maker has no partner with
-    digests, are left out.
+    tensors of the other run's step. The list has no entry for an input without a digest, or whose
+    maker has no partner with digests.
     """
     known = []
     for maker, digest in own.flow.into(block):

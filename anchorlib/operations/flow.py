@@ -46,9 +46,11 @@ class Flow:
         return (base_name(op.op), *sorted(base_name(one.op) if one else "" for one in makers))
 
     def entering(self, op: Op) -> Iterator[Entering]:
-        """Yield the inputs of an operation, in the order of its arguments, without constants.
+        """Yield the inputs of an operation, in the order of its arguments.
 
-        Views and copies are followed back to the operation that computed the bits.
+        Views and copies are followed back to the operation that computed the bits. An input is
+        skipped if its bits come from an operation that makes a constant or allocates memory, such
+        as zeros or empty.
         """
         for number, operand in enumerate(op.inputs):
             maker = self._maker(op, number)

@@ -198,8 +198,8 @@ def _empty(ranks: int, places: int) -> dict[str, Array]:
 def _fill(grid: RankGrid, rank: int, rows: Array, at: Array, reader: RankReader) -> None:
     """Write a rank's records onto the grid; of several records at one place, only the first.
 
-    rank: the rank's index in the grid. rows: indices into the rank's table of records; records
-    without elements are left out. at: the grid's column for each row.
+    rank: the rank's index in the grid. rows: indices into the rank's table of records; nothing is
+    written for a record without elements. at: the grid's column for each row.
     """
     numel = _numel(*reader.shape_codes(rows))
     with_elements = np.flatnonzero(numel > 0)[::-1]

@@ -46,7 +46,7 @@ def departures_of_norms(grid: RankGrid, replicated: list[bool]) -> Iterator[Depa
     """Yield each rank whose norms lie far from those of its peers, by series.
 
     replicated: for each series of the grid, whether ranks hold the tensor alike; if so, its digests
-    are compared elsewhere (`anchorlib.peers.replicas`), and the series is left out. Nothing is
+    are compared elsewhere (`anchorlib.peers.replicas`), and its norms are not. Nothing is
     yielded for a run of fewer than four ranks.
     """
     if len(grid.ranks) < FEWEST_RANKS:

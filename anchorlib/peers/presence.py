@@ -31,7 +31,7 @@ def missing_ranks(run: Run, ranks: list[int]) -> tuple[int, ...]:
 def ended_early(grid: RankGrid) -> tuple[Early, ...]:
     """Return the ranks whose last step comes before the last step of the run.
 
-    Ranks of a live run are a step apart now and then; they are named all the same.
+    Ranks of a live run are a step apart now and then; a rank that is behind is named even then.
     """
     end = max(grid.last, default=-1)
     return tuple(

@@ -1,7 +1,7 @@
 """Series cut into blocks, so that a query can run as parallel tasks: a task reads one block.
 
     plan(series) ─▶ [TaskBlock, …]     cuts a series by the sizes of its records; reads no values
-    f(block)     ─▶ an answer          pure: it depends on the records of the block alone
+    f(block)     ─▶ an answer          pure: the answer depends on the block's records alone
     over         ─▶ runs the tasks     `map` in this process, or the map of a dask cluster
 
 A query's answer is put together from the answers for its blocks: integers are added up, lists with

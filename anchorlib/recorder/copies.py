@@ -179,10 +179,11 @@ class Copies:
             self._forget_done()
 
     def watch(self, asked: Future[Any], timeout: float | None) -> None:
-        """Wait for the future `asked`, at most `timeout` seconds, and call `settle` meanwhile.
+        """Wait for the future `asked`, and call `settle` a few times a second while waiting.
 
-        Without `settle` the drain, which has to answer `asked`, would wait for values from a failed
-        device. Returns as soon as no copy is under way, even if `asked` has no answer yet.
+        `settle` makes records void whose values will never come. Without it the drain, which has to
+        answer `asked`, would wait for values from a failed device. Returns when `asked` has its
+        answer, when no copy is under way any more, or after `timeout` seconds (None: no limit).
         """
         end = None if timeout is None else time.monotonic() + timeout
         while (self._running or self._places) and not asked.done():

@@ -21,10 +21,12 @@ Series = tuple[str, str, str]
 class LostRecords:
     """Counts records that were lost, or kept without their values. The caller holds a lock.
 
-    statements: where each loss is stated as a gap. warn: writes a line into the log.
+    statements: the collection to which a gap is added for each loss. warn: called with the text of
+        a warning, to log it.
 
-    records: how many records are lost altogether. bare: how many are kept without their values.
-    nbytes: the bytes of all values that were lost.
+    records: how many records are lost, so that not even a summary is kept. bare: how many are kept
+        without their values, with a summary alone.
+    nbytes: the bytes of the lost values that `lose`, `lose_by` and `lose_values` have counted.
     """
 
     def __init__(self, statements: PendingStatements, warn: Callable[[str], None]) -> None:
@@ -34,7 +36,7 @@ class LostRecords:
         self._logged: set[str] = set()
 
     def lose(self, series: Series, step: int, nbytes: int, reason: str) -> None:
-        """Count a record that is lost altogether, and state it as a gap for `reason`.
+        """Count a record of which not even a summary is kept; state it as a gap for `reason`.
 
         nbytes: the bytes of values that would have been kept.
         """

@@ -266,12 +266,12 @@ class RecordQueue:
 
     @property
     def lost(self) -> int:
-        """How many records were lost altogether, in the queue or the sink, or between them."""
+        """How many records were lost, summary included: in the queue, the sink, or between them."""
         return self._losses.records + self._stuck + self._ring[Word.LOST]
 
     @property
     def dropped(self) -> int:
-        """How many records were lost altogether, or kept without their values."""
+        """How many records were lost, or kept without their values."""
         return self.lost + self._ring[Word.BARE]
 
     @property

@@ -176,7 +176,11 @@ class Ring:
 
 
 def shared_memory(nbytes: int) -> int:
-    """Return a file descriptor of new memory that a child process can map. Raises OSError."""
+    """Return a file descriptor of new memory, which processes that have the descriptor can map.
+
+    A program that this process starts has the descriptor only if it is passed on (`pass_fds`).
+    Raises OSError.
+    """
     descriptor = os.memfd_create("anchor-ring", os.MFD_CLOEXEC)
     try:
         os.truncate(descriptor, nbytes)

@@ -61,8 +61,8 @@ class _Traced:
         """Return, for each record, a graph of the operations around the one that made the record.
 
         records: of A and of B, each as a table and a row. With each graph comes the index of
-            the record's operation in the graph. A record is left out if its step was not traced,
-            or if no operation is known to have made it.
+            the record's operation in the graph. The list has no entry for a record whose step was
+            not traced, or if it is not known which operation made the record.
         """
         graphs = []
         for side, record in enumerate(records):

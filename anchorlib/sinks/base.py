@@ -95,7 +95,7 @@ class Sink(Protocol):
 
     @property
     def lost(self) -> int:
-        """How many of the dropped records are lost altogether: not even a summary is kept."""
+        """How many of the dropped records are lost: not even their summary is kept."""
 
     @property
     def dropped_bytes(self) -> int:

@@ -35,8 +35,8 @@ class LineRoom:
     state: called with the gap statements that changed. It needs a lock, which the caller of the
         methods holds.
 
-    dropped: how many records were lost, or kept without their values. lost: how many of them are
-    lost altogether. dropped_bytes: bytes of the values that they had.
+    dropped: how many records were lost, or kept without their values. lost: of how many of them
+    not even a summary is kept. dropped_bytes: bytes of the values that the dropped records had.
     gaps: a statement for each series and reason of a loss.
     """
 
@@ -86,7 +86,7 @@ class LineRoom:
         return bare
 
     def lose(self, batch: RowBlock, reason: str) -> None:
-        """Count the records of a batch as lost altogether, and state them as gaps for `reason`."""
+        """Count the records of a batch as lost, summaries too; state them as gaps for `reason`."""
         self.lost += len(batch)
         self.dropped_bytes += int(batch.sizes.sum())
         self._count(batch, reason)

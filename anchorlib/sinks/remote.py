@@ -152,7 +152,7 @@ class RemoteSink:
 
     @property
     def lost(self) -> int:
-        """How many of the dropped records are lost altogether: not even a summary is kept."""
+        """How many of the dropped records are lost: not even their summary is kept."""
         return self._room.lost + (0 if self._spool is None else self._spool.frames.lost)
 
     @property

@@ -1,4 +1,4 @@
-"""Records that a spool has lost, and the numbers under which the others are sent.
+"""Records that a spool has lost, and the numbers under which the later records are sent.
 
 A collector accepts record n only after record n - 1. Where damage on the disk cost records, the
 later records are therefore sent under lower numbers. A hole is a range of lost records. The file

@@ -211,7 +211,10 @@ class FrameReader:
         return all(wanted <= there for wanted, there in zip(needs, have, strict=True))
 
     def _is_whole(self, entry: Stored) -> bool:
-        """Return whether the spool has all fragments of the record that begins in `entry`."""
+        """Return whether the spool has all fragments of the last record of the frame in `entry`.
+
+        That record, an observed tensor, is too large for one frame, and goes on in the next frames.
+        """
         assert self._at is not None
         segment: Segment | None = self._at.segment
         offset = self._at.offset

@@ -111,7 +111,7 @@ class Segments:
             self._let_go(self._gone.popleft())
 
     def clear(self) -> None:
-        """Take all segments off the list, as they are delivered, and remove their files."""
+        """Take all segments, which were delivered, off the list, and remove their files."""
         self._gone += self._all
         self._all.clear()
         self.tidy()

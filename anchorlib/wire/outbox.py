@@ -347,7 +347,7 @@ class Outbox:
     def _go_on(self) -> None:
         """Resume sending, once the collector's records are confirmed to equal those kept here.
 
-        The records that the collector has are forgotten; the others are sent.
+        The records that the collector has are forgotten; the records behind them are sent.
         """
         if self._questions.open or self._resume_at is None:
             return

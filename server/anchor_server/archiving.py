@@ -3,8 +3,8 @@
 A run is archived when all of its sessions have closed and no record was written to it for a while.
 A session that went on at another collector is marked closed there: the part that it left here is
 archived once the closing part is in the archive.
-A run whose archiving fails is tried again after pauses that double; streams and readers are served
-meanwhile.
+A run whose archiving fails is tried again after pauses that double. All this is done in a thread of
+its own, so that streams and readers do not wait for it.
 """
 
 from __future__ import annotations
@@ -173,13 +173,15 @@ class Archiver:
         return quiet >= self._how.after and self._has_ended(run, parts, shelf)
 
     def _has_ended(self, run: str, parts: Sequence[RankReader], shelf: Shelf) -> bool:
-        """Returns whether the run is over, so that this collector should archive what it has of it.
+        """Returns whether this collector should archive what it holds of the run.
 
-        parts: what this collector holds of the run's ranks. The run is over where all of them are
-        closed. Where several collectors hold parts of the run, the archive is asked for the rest,
-        and it is enough that one rank has closed in all its parts: another collector may be waiting
-        for this collector's part of that rank. A run whose archiving failed counts as over until it
-        is tried again.
+        parts: what this collector holds of the run's ranks. The result is True if all these parts
+        are closed. If other collectors hold parts of the run too, it is True as soon as one rank
+        has closed in all its parts, here and in the archive: another collector may be waiting for
+        this collector's part of that rank. The archive is asked about that now and then; between
+        two questions the result is False. It is True as well in the pause after archiving the run
+        has failed, and where the parts in the archive are damaged. Raises CollectorError where the
+        archive does not answer.
         """
         if all(one.catalogue.state == "closed" for one in parts):
             return True

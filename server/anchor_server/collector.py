@@ -203,9 +203,9 @@ class Collector:
     def stop(self, grace: float = 10.0, *, readers: bool = False) -> None:
         """Writes and acknowledges records that have arrived, then ends all calls and the server.
 
-        Each rank is published, so that any zarr reader sees all of its records. Meanwhile readers
-        are answered, and the health service says NOT_SERVING. After `grace` seconds calls that are
-        still open are cancelled. A second call of `stop` waits for the first.
+        Each rank is published, so that any zarr reader sees all of its records. Until calls end,
+        readers are answered, and the health service says NOT_SERVING. After `grace` seconds calls
+        that are still open are cancelled. A second call of `stop` waits for the first.
 
         readers: wait also for readers, who fetch a run in many calls: until none of them has called
             for two seconds, within the same `grace`.

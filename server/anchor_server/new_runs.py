@@ -4,7 +4,7 @@ The second stream then finds the run with the name of its maker's token in it, a
 against that name.
 
 with creation.of("run1", maker, check):
-    Writer.open(…)      other runs are made meanwhile
+    Writer.open(…)      streams of other runs need not wait for this
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RunCreation:
     def of(
         self, run: str, maker: str, check: Callable[[Mapping[str, str]], None]
     ) -> Iterator[None]:
-        """A context to create a run in; other streams that want to create it wait meanwhile.
+        """A context to create a run in: other streams of that run wait until the context is left.
 
         For a run that exists already nobody waits.
 

@@ -1,7 +1,7 @@
 """Gradients of tensors that are inputs of compiled code.
 
 dynamo registers a hook on a graph's input outside the graph, anew after each call of the graph. On
-a leaf, which outlives the call, the hooks pile up: the newest one acts, and removes the others.
+a leaf, which outlives the call, the hooks pile up: the newest acts, and removes the older hooks.
 """
 
 from __future__ import annotations

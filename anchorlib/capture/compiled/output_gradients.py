@@ -85,7 +85,7 @@ class _Arrival:
 
     @never_traced
     def __call__(self, gradient: torch.Tensor | None) -> None:
-        """Note `gradient` as partial, or count that there is none."""
+        """Note that the recorded gradient may lack a part; for None, count a missing gradient."""
         self._outside.arrived(self._plan, self._at, gradient)
 
 

@@ -86,8 +86,10 @@ class Clock:
         """Note that a watched model's forward begins, which sets the phase and may open a pass.
 
         root: the id of the model's root module. training: whether it is in training mode.
-            gradients: whether the forward may get gradients. trained: whether an optimizer updates
-            the model.
+        gradients: whether gradients are enabled. True also for a forward that backward may repeat
+            with gradients (reentrant checkpointing).
+        trained: whether the model is trained, for an outermost forward without gradients; False
+            for other forwards.
         """
         with self._lock:
             around = self.phases.forward

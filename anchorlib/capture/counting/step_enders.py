@@ -1,8 +1,8 @@
 """Which optimizer's step ends a step of the session, and a summary of steps and passes.
 
 "The clock" here is the optimizer whose steps end the session's steps. It is the first optimizer
-that completes a step, or the one that `watch` was given. Other optimizers step inside its steps
-(as in a GAN, where each of two steps once), until one becomes the clock. It does in two cases:
+that completes a step, or the one that `watch` was given. Other optimizers step inside its steps (as
+in a GAN, where two optimizers step once each), until one becomes the clock. It does in two cases:
 
     the clock has stepped alone so far (at least twice in a row), and then another one steps
     another one steps twice or more in one step of the clock, and more often than ever before

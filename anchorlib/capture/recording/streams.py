@@ -176,8 +176,8 @@ class Stream:
 class Seen:
     """The totals of the records of one tensor, kind and mode so far.
 
-    common: the records' shape, in which an axis is None if it differs between records; None
-        altogether where the number of axes differs. nbytes: bytes of the values that are kept.
+    common: the records' shape, in which an axis is None if it differs between records; None in
+        place of a shape if the number of axes differs. nbytes: bytes of the values that are kept.
     """
 
     __slots__ = ("common", "dtype", "first_step", "last_step", "nbytes", "records")
@@ -275,7 +275,7 @@ class Plan:
         """Return the streams of values and of gradients in `phase`, and keep them in `routes`.
 
         The third item is the stream of values, if it is the only one and records every observation;
-        else None. The fourth item is the same for gradients.
+        else None. The fourth item is the stream of gradients, on the same condition.
         """
         values, grads = self.streams("value", phase), self.streams("grad", phase)
         route = self.routes[phase] = (values, grads, _only(values), _only(grads))

@@ -29,7 +29,7 @@ class ImportCallbacks(importlib.abc.MetaPathFinder):
         self._left: set[str] = set()
 
     def begin(self) -> None:
-        """Call the functions of modules that are loaded, and wait for the imports of the others."""
+        """Call the functions of modules that are loaded; wait for imports of the other modules."""
         self._left = {name for name in self._wanted if not _is_loaded(name)}
         for name, meet in self._wanted.items():
             if name not in self._left:

@@ -20,7 +20,7 @@ class LogListener(logging.Filter):
 
     As a filter it is called before any handler is, so the program's own handlers, and those of
     parent loggers, see only the messages that they would see anyway. A level that the program sets
-    meanwhile stays in force, also afterwards.
+    while this filter listens is in force at once, and stays after `end`.
     """
 
     def __init__(self, on_message: Callable[[logging.LogRecord], None]) -> None:
@@ -38,7 +38,7 @@ class LogListener(logging.Filter):
             logger.setLevel(_OURS)
 
     def end(self) -> None:
-        """Stop listening, and restore each level that the program has not changed meanwhile."""
+        """Stop listening, and restore each level that the program has not changed since `begin`."""
         for logger, level in self._levels.items():
             logger.removeFilter(self)
             if logger.level == _OURS:

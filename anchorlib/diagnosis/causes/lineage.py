@@ -9,8 +9,8 @@
     updated, delta                as opt.KEY
     value       of a parameter: its `updated` of the step before
 
-Only the first line is stored (`anchorlib.record.Edges`); the others follow from it here. Pure
-functions of the stored edges and of which records a step has; nothing is read.
+Only what the first line says is stored (`anchorlib.record.Edges`); the other lines follow from it
+here. Pure functions of the stored edges and of which records a step has; nothing is read.
 
     lineage = Lineage(run.edges(rank))
     step = lineage.step(there, number=3)           # there: {(name, kind, pass, call): shape}

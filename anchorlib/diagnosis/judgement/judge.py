@@ -170,11 +170,12 @@ class Judge:
         return replace(segment, row=again[0], ranks=(a.tensors[a.tensor[again[0]]].rank,))
 
     def _worst(self, segment: OriginSegment) -> list[int]:
-        """Return, for each kind of record, the segment's row with the largest error.
+        """Return, for each kind of record in a segment, the row with the largest error.
 
-        The row with the largest error of all comes first; `segment.row` is left out.
+        A segment is a group of origins with one cause. The rows are sorted by their error, the
+        largest first. A kind whose largest error is that of `segment.row` has no row in the result.
         Kinds are kept apart, since an optimizer makes updates and its state in one segment, and
-        errors of different kinds are measured against different sizes.
+        the error of an update is relative to the parameter, that of state to the state itself.
         """
         errors = {row: self._error(row) for row in segment.rows}
         worst: dict[str, int] = {}

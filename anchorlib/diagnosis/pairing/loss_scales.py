@@ -18,9 +18,9 @@ and those of the gradients that the optimizer takes are equal. Rounding would ex
 clipping hides. So the optimizer of one run must take the gradients as backward made them, or the
 same share of them in two steps, both of which clipping changes; or gradients whose norm is larger
 in another step, which no clipping to a norm had cut then: if the optimizer of the other run takes
-the same, the factor was taken off by a division. The bits of clipped gradients show it too, where
-they are small. The step after has to show the same scale. What rounding leaves is judged like any
-other difference, and so are all values.
+gradients of an equal norm, the factor was taken off by a division. The bits of clipped gradients
+show it too, where they are small. The step after has to show the same scale. What rounding leaves
+is judged like any other difference, and so are all values.
 
     loss = F.cross_entropy(logits, target, reduction="sum")
 

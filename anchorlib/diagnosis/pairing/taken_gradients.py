@@ -134,7 +134,7 @@ def _takes_a_share(table: Table, step: int) -> bool:
     """Whether an optimizer takes the same share of what backward made in this and another step.
 
     Clipping takes a smaller share of larger gradients, so that their norms have to differ. Steps
-    in which gradients of several passes are added up are left out.
+    in which gradients of several passes are added up are not compared.
     """
     taken, made = (
         _norms_of_steps(table, which) for which in (is_taken(table), table.of_kind("pass_grad"))

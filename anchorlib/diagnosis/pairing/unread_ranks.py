@@ -55,9 +55,10 @@ def _of_ranks(table: Table, ranks: list[int]) -> Array:
 
 
 def _in_one_mode(table: Table) -> bool:
-    """Return whether each tensor was recorded in one mode alone.
+    """Return whether no tensor of the table was recorded in two modes.
 
-    Where a tensor was recorded in two modes, it depends on stored values which record is paired.
+    Where two modes recorded one observation, the record whose values are stored is paired, so that
+    coordinates alone do not say which records are pairs.
     """
     return len({(tensor.name, tensor.kind, tensor.rank) for tensor in table.tensors}) == len(
         table.tensors

@@ -41,8 +41,8 @@ def shared_latch(store: Path) -> Iterator[None]:
 def exclusive_latch(store: Path) -> Iterator[None]:
     """Hold the store's latch (its lock for taking ranks) alone, to remove or rename a run.
 
-    No process can take a rank of this store meanwhile. Raises RunBusyError where others hold the
-    latch for too long.
+    While it is held, no process can take a rank of the store. Raises RunBusyError where others hold
+    the latch for too long.
     """
     with _held(store, fcntl.LOCK_EX):
         yield

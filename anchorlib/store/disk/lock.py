@@ -59,7 +59,7 @@ class RankLock:
         """Lock the lock file of a rank, if need be after a wait, and return the lock.
 
         The wait is for the recorder process of a trainer that has died. Return None where the lock
-        file was removed together with its run meanwhile: then the caller tries again. Raises
+        file was removed together with its run during the wait: then the caller tries again. Raises
         RunBusyError where another writer has the lock.
         """
         path = lock_path(store, run, rank, part)

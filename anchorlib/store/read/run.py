@@ -144,7 +144,7 @@ class RunReader:
         return self._ranks[rank]
 
     def each_rank(self, ranks: Sequence[int]) -> Iterator[RankReader]:
-        """Yield readers of these ranks as of this call, even of ranks that are removed meanwhile.
+        """Yield readers of these ranks as of this call, even of ranks that are removed after it.
 
         A rank of an archived run is opened when the iteration comes to it. Raises KeyError where a
         rank has recorded nothing.

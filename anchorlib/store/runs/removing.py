@@ -139,8 +139,8 @@ def note_archived(store: Path, note: ArchiveNote) -> None:
 def note_moved(store: Path, known: ArchiveNote, note: ArchiveNote) -> None:
     """Replace the note `known`, which says where a run is archived, by `note`.
 
-    It is for a run whose files are in its archive alone. Raises RunBusyError where the run is
-    recorded anew, or its note was changed meanwhile, StoreError where the disk fails.
+    It is for a run whose files are in its archive alone. Raises RunBusyError where the run was
+    recorded anew, or has another note than `known` by now, StoreError where the disk fails.
     """
     run = note.run
     with store_errors(_unnoted(store, run)), whole_run(store, run):

@@ -53,7 +53,7 @@ def seal(
     Values are compared with their digests, rows with their checksums. The run's own `zarr.json` is
     no part of a rank: the caller copies it.
 
-    Memory: the values of one shard (64 MiB), the same compressed, and the table.
+    Memory: the values of one shard (64 MiB), its compressed bytes, and the table.
 
     Raises StoreError where the rank was not closed, or is sealed already; OptionError where `into`
     is the folder of `run`; DamagedError where rows or values do not fit their checksums; and the

@@ -38,8 +38,7 @@ class Statements:
     An attempt is what one writer records; `begin` or `go_on` says which attempt it is. What happens
     on a full disk depends on whether the writer's caller waits for room. If it does, the methods
     raise OSError (ENOSPC), and the caller sends the rejected statements again. If not, lineage is
-    left out, and gaps are written all the same, because by them a reader learns that the disk was
-    full.
+    not written. Gaps are written even then, because by them a reader learns that the disk was full.
     """
 
     def __init__(self, file: CatalogFile, budget: Budget, catalogue: Catalogue) -> None:
@@ -66,8 +65,8 @@ class Statements:
     def begin(self, attempt: Attempt) -> None:
         """Write the line of a new attempt, and write about this attempt from now on.
 
-        An attempt is what one writer records. A header that is too large for the rank's limits is
-        left out, and counted as left out.
+        An attempt is what one writer records. If its header is too large for the rank's limits, an
+        empty header is written in its place, and the header is counted as left out.
         """
         line = encode(attempt_line(attempt))
         self._budget.claim(len(line))

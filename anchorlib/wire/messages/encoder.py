@@ -221,5 +221,5 @@ def frame_weights(block: RowBlock) -> Array:
 
 
 def _unless(column: Array, default: float) -> list[Any] | None:
-    """Return the column as a list, or None, which leaves it out, if every entry is the default."""
+    """Return the column as a list; None, so that none is sent, if every entry is the default."""
     return None if (column == default).all() else column.tolist()

@@ -23,7 +23,7 @@ def archiving(
 ) -> Archiving | None:
     """Parses the archive options; returns None where closed runs stay in the store.
 
-    place: `--archive`; the others are `--archive-after`, `--keep-local` and
+    place: `--archive`; the other arguments are `--archive-after`, `--keep-local` and
     `--without-conditional-writes`. Does not contact the archive, and makes no folder. Raises
     OptionError, MissingExtraError.
     """

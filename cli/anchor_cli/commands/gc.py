@@ -95,7 +95,7 @@ def collect(
     Runs that a living process writes are neither removed nor counted, and links neither. A run that
     was never closed is removed only by its age, because its trainer may come back. Exit code 3
     where a run could not be read, 4 where a collector refused to remove a run: that run stays, and
-    the others are removed.
+    the other chosen runs are removed.
     """
     from anchorlib.errors import AnchorError
     from anchorlib.upkeep import chosen, keeper_at

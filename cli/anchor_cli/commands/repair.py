@@ -167,7 +167,11 @@ class _Repair:
     made: bool = False
 
     def finish(self) -> None:
-        """Completes interrupted removals of runs; with `--dry-run` only counts them."""
+        """Completes interrupted removals of runs of the store, and sets `ended` to their number.
+
+        Prints on stderr how many were completed, and why any could not be. With `--dry-run` it only
+        counts the removals that are to be completed.
+        """
         from anchorlib.store import finish_removals, waiting_removals
 
         if self.dry:

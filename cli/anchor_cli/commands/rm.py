@@ -36,11 +36,13 @@ def remove_runs(
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
-    """Remove runs, at once and for good; a run that a living process writes stays.
+    """Remove runs, at once and for good.
 
-    Where a run is only in its archive, the store forgets the run, and the archive keeps it. All
-    names are looked up first: where one is wrong, nothing is removed. A run that is named twice, by
-    its name and by its path, is removed once.
+    All names are looked up first: where one is wrong, nothing is removed. Then come the runs that
+    are only in their archive: the store forgets them, and the archive keeps them. The other runs
+    are removed one by one. At a run that a living process writes the command ends with an error:
+    this run stays, and so do those named after it. A run that is named twice, by its name and by
+    its path, is removed once.
     """
     from anchorlib.errors import AnchorError
     from anchorlib.store import archived_alone, find_run

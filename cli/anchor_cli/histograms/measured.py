@@ -32,8 +32,8 @@ class NarrowFormat:
 class Measured:
     """A counted histogram, of one tensor, or of several tensors pooled.
 
-    tensor, kind: the tensor's name and kind; for a pooled histogram the selectors, and the kind
-        if all tensors have the same, else None.
+    tensor, kind: the tensor's name and kind. For a pooled histogram the selectors, and the kind
+        that all tensors have; None if they have several kinds.
     records: how many records were counted.
     shares: which shares would underflow, become subnormal or overflow in the format of `--as`;
         None without that option.

@@ -34,7 +34,7 @@ class Extract:
     def place(self) -> dict[str, Array]:
         """Step, pass, call, … of the records: an array for each column of PLACE.
 
-        `phase` is text, the others are int64.
+        `phase` is an array of text, the other columns are int64.
         """
         columns = zip(*map(_place, self.records), strict=True)
         # Each column has memory of its own: safetensors refuses tensors that share memory.

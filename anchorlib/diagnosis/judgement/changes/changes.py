@@ -245,7 +245,7 @@ class Changes:
 
         The code differs where a value is computed from other records, by other operations, by equal
         operations in another order or with other arguments, where both runs have two index tensors
-        and an operation reads by the one in A and by the other in B, and where one run cuts the
+        and an operation reads by the first in A and by the second in B, and where one run cuts the
         graph behind the value. Different data or parameters change none of these.
         row: a row of A. Of a gradient, only a cut graph and other module settings count.
         """

@@ -95,7 +95,7 @@ def _moved(a: Array, b: Array) -> Iterator[str]:
 
 
 def _factors(a: Array, b: Array) -> Iterator[str]:
-    """Yield a clause where each row of B is a multiple of A's, by factors that differ by row."""
+    """Yield a clause if every row of B is a multiple of A's row, by factors that differ by row."""
     if a.ndim < 2 or a[0].size < FEW:
         return
     rows_a, rows_b = a.reshape(len(a), -1), b.reshape(len(b), -1)

@@ -6,9 +6,9 @@ difference of settings that both headers state is no rounding. So `turning` make
 update an origin (a difference that no earlier difference explains) where updates are suddenly much
 further apart than those of the step before. For a setting that differs from the first step on, the
 gradients of that step take the place of those updates. Where only the name of the optimizer's class
-differs, both classes may compute the same. Then parameters have to part by more than their rounding
-as well, since in low precision an update is hardly more than that rounding. `parted_since` gives
-the first step with other settings, for values whose parameters have no records.
+differs, both classes may compute equal updates. Then parameters have to part by more than their
+rounding as well, since in low precision an update is hardly more than that rounding. `parted_since`
+gives the first step with other settings, for values whose parameters have no records.
 """
 
 from __future__ import annotations

@@ -30,10 +30,10 @@ __all__ = ["encoded_otherwise", "exchanged_inputs"]
 
 Array = np.ndarray[Any, Any]
 WHOLE = 0.9
-"""The share of elements that differ from which a constant is another one as a whole. The others may
-be what the encoding leaves as it is, as the diagonal of a transposed matrix."""
+"""A constant is another one as a whole if at least this share of its elements differs. The encoding
+may leave the other elements unchanged, as the diagonal of a transposed matrix."""
 MOSTLY = 0.5
-"""The share of elements that one formula makes from which the others are exceptions to it."""
+"""If one formula makes at least this share of the elements, the rest are exceptions to it."""
 NEAR, EXACT = 16, 1e-12  # in eps, and of integers: how near two numbers of one formula are
 MOST = 64  # constants whose values are read
 MOST_ELEMENTS = 1 << 22

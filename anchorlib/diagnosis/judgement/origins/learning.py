@@ -49,7 +49,7 @@ _ROOT = re.compile(r"(^|\.)(input|output)$")
 def same_learning(first: FirstStep, modules: set[str]) -> bool:
     """Whether all gradients, updates and other values of the step are equal but for rounding.
 
-    modules: what is left out (see `FirstStep.within`).
+    modules: names of modules and tensors that are not compared (see `FirstStep.within`).
     False for a rerun that was handed A's values (`anchorlib.graft`): it learns the same whatever
     its own values are, so that equal learning would show nothing.
     """

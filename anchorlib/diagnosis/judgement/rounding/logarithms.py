@@ -5,8 +5,8 @@
 Where x is off by the share δ of itself, its logarithm is off by δ, however small the logarithm is.
 Near x = 1 the logarithm is near 0 and may consist of rounding alone, as that of the determinant of
 an orthogonal matrix: an invertible layer that was just made. So a logarithm rounds as a number of
-size 1 does, times the factors by which it was multiplied afterwards. It is enough
-that one run takes a logarithm: the other may compute the record without one, as the sum of stored
+size 1 does, times the factors by which it was multiplied afterwards. This is assumed of a record
+even if only one run takes a logarithm: the other run may compute the record as a sum of stored
 logarithms. The logarithm of the determinant of a matrix of order n is the sum of the logarithms of
 n pivots. Each of them rounds as a number of size 1 does, and their sum as one of size √n.
 

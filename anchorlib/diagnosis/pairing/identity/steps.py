@@ -32,7 +32,7 @@ def step_offset(a: Table, b: Table, to_b: Mapping[str, str], plain: Identities) 
     """Return what to add to A's steps to get B's; 0 unless digests clearly show another offset.
 
     to_b: the matches of names, A's name -> B's. plain: the identities of both runs' records, with
-        steps as they are.
+        each run's own numbers of steps.
 
     An offset gets one vote for each step of A at which a record has the bits of B's record so many
     steps later. Runs without common coordinates take the offset with most votes; 0 in a tie. Runs

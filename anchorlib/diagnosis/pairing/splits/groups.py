@@ -3,8 +3,8 @@
 Tensors that follow the batch are concatenated along the axis on which the parts are smaller. Sums
 over the batch (a parameter's gradient of a pass) are added up. Tensors of which every part holds a
 replica are taken once. Losses are means or sums of parts, whichever is nearer to the other run's
-loss. Other groups are left out. A group without a record in the other run is represented by its
-first row.
+loss. The merged table has no record of other groups. A group without a record in the other run is
+represented by its first row.
 """
 
 from __future__ import annotations

@@ -31,7 +31,10 @@ class Split:
 
     @property
     def together(self) -> int:
-        """How many ranks of the finer run (with more ranks) make up one rank of the other."""
+        """How many ranks of the finer run make up one rank of the other run.
+
+        It is 1 if only passes are split.
+        """
         return len(self.ranks) // len(set(self.ranks.values()))
 
     @property
