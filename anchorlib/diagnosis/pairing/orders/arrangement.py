@@ -106,7 +106,9 @@ class _KnownOrders:
 
     A forward without gradients has no recorded input where the program calls parts of the model by
     themselves, as to set up a norm from data. It may still read the batch of its step: so
-    where the order of a pass is not known, the orders of the other passes of its step are tried.
+    where the order of a pass is not known, the orders of the other passes of its step are tried. An
+    evaluation after the last optimizer's step has no such pass: it may read the batch of the step
+    before.
     """
 
     def __init__(self, orders_of: Orders) -> None:
@@ -135,7 +137,9 @@ class _KnownOrders:
         if self._tries[own] > TRIED:
             return []
         rank, _, step, _ = own
-        return [order for of, order in self._given.items() if (of[0], of[2]) == (rank, step)]
+        of_step = [order for of, order in self._given.items() if (of[0], of[2]) == (rank, step)]
+        before = [order for of, order in self._given.items() if (of[0], of[2]) == (rank, step - 1)]
+        return of_step or before
 
 
 def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Order) -> tuple[Move | None, Order]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -138,3 +139,39 @@ def test_alike_samples_are_told_apart_by_the_first_record_in_which_they_differ(
     assert len(np.unique(told.alike)) == len(set(rows))
     settled = told.settled(second, of_b(second, 1))
     assert settled.places.tolist() == places.tolist()
+
+
+def evaluated(store, name: str, *, turned: bool = False, factor: float = 1.0) -> None:
+    """A training that evaluates the average of its parameters after each optimizer's step.
+
+    factor: by which the last evaluation's input is multiplied.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, WIDE), nn.Tanh(), nn.Linear(WIDE, 1))
+    average = deepcopy(model).requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    draw = torch.Generator().manual_seed(3)
+    with anchorlib.start(name, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        session.watch(average, prefix="average")
+        for step in range(4):
+            optimizer.zero_grad()
+            x = torch.randn(NODES, 6, generator=draw)
+            x = x.flip(0) if turned else x
+            anchorlib.anchor(functional.mse_loss(model(x)[:, 0], x.sum(1)), "loss").backward()
+            optimizer.step()
+            with torch.no_grad():
+                for mean, own in zip(average.parameters(), model.parameters(), strict=True):
+                    mean.lerp_(own, 0.2)
+                average.eval()(x * (factor if step == 3 else 1.0))
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "expected"), (1.2, "unexpected")])
+def test_an_evaluation_after_the_last_step_reads_the_batch_of_that_step(tmp_path, factor, verdict):
+    """No input of it was recorded, and no other pass has its step's number."""
+    evaluated(tmp_path, "a")
+    with perturbed("1:float32"):
+        evaluated(tmp_path, "n")
+    evaluated(tmp_path, "b", turned=True, factor=factor)
+    found = anchorlib.compare("a", "b", store=tmp_path, noise=["n-noise1"])
+    assert found.verdict == verdict, found.sentence
