@@ -8,9 +8,11 @@ once the parameters of the two runs have drifted apart by rounding.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import numpy as np
 
+from anchorlib import dtypes
 from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.orders.order import Order, Orders, Pass, call_of, pass_of, wide
 from anchorlib.diagnosis.pairing.tables import whole
@@ -18,10 +20,15 @@ from anchorlib.errors import StoreError
 
 __all__ = ["drifted", "near_order"]
 
+Array = np.ndarray[Any, Any]
 NEAR = 1e-3
 """The share of a record's spread by which paired rows may differ. Rows that drifted apart by
 rounding differ by less; rows of other data differ by more, even when they are paired by rank."""
+NEAR_EPS = 4.0
+"""The same, in eps of the record's dtype, for dtypes coarser than float32: an element that is
+rounded otherwise is one eps apart."""
 MOST_SAMPLES = 1 << 16
+MOST_PAIRS = 1 << 20  # of rows whose distances are computed
 MOST_ELEMENTS = 1 << 22
 
 
@@ -65,8 +72,29 @@ def near_order(alignment: Alignment, pair: int) -> Order | None:
     except StoreError:
         return None
     rows_a, rows_b = (side.reshape(count, -1) for side in sides)
+    share = max(NEAR, NEAR_EPS * (dtypes.dtype(kind).eps or 0.0))
+    limit = share * np.linalg.norm(rows_a - rows_a.mean(axis=0))
     unknown = Order(np.arange(count), np.zeros(count, np.int64))
-    order = unknown.settled(rows_a, rows_b)
-    apart = np.linalg.norm(rows_b[order.places] - rows_a)
-    near = apart <= NEAR * np.linalg.norm(rows_a - rows_a.mean(axis=0))
-    return order if near and apart < np.linalg.norm(rows_b - rows_a) else None
+    for order in (unknown.settled(rows_a, rows_b), _nearest_rows(rows_a, rows_b)):
+        if order is None:
+            continue
+        apart = np.linalg.norm(rows_b[order.places] - rows_a)
+        if apart <= limit and apart < np.linalg.norm(rows_b - rows_a):
+            return order
+    return None
+
+
+def _nearest_rows(rows_a: Array, rows_b: Array) -> Order | None:
+    """Return the order in which each of A's rows has B's nearest row.
+
+    Where rounding is coarse, rows may change their ranks along a direction. None where two rows of
+    A have the same nearest row, and for too many rows.
+    """
+    count = len(rows_a)
+    if count * count > MOST_PAIRS:
+        return None
+    with np.errstate(all="ignore"):
+        squares = np.square(rows_b).sum(axis=1) - 2 * rows_a @ rows_b.T
+    places = np.argmin(np.nan_to_num(squares, nan=np.inf), axis=1)
+    distinct = len(np.unique(places)) == count
+    return Order(places, np.arange(count)) if distinct else None

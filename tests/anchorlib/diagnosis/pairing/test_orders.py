@@ -15,7 +15,11 @@ from torch import nn
 from torch.nn import functional
 
 import anchorlib
+from anchorlib.diagnosis.pairing.join import align
+from anchorlib.diagnosis.pairing.orders.drifted import near_order
 from anchorlib.diagnosis.pairing.orders.order import Order
+from tests.anchorlib.diagnosis.tables import table
+from tests.anchorlib.store.records import record
 from tests.diagnosis.training import perturbed
 from tests.once import Once
 
@@ -175,3 +179,28 @@ def test_an_evaluation_after_the_last_step_reads_the_batch_of_that_step(tmp_path
     evaluated(tmp_path, "b", turned=True, factor=factor)
     found = anchorlib.compare("a", "b", store=tmp_path, noise=["n-noise1"])
     assert found.verdict == verdict, found.sentence
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("other", [False, True], ids=["the same samples", "other samples"])
+def test_rows_that_round_in_bfloat16_are_found_again_and_other_rows_are_not(seed, other):
+    draw = np.random.default_rng(seed)
+    order = draw.permutation(NODES)
+    rows = bfloat16(draw.standard_normal((NODES, WIDE)))
+    moved = bfloat16(draw.standard_normal((NODES, WIDE))) if other else rows[order]
+    ulps = draw.integers(-1, 2, (NODES, WIDE)) * (draw.random((NODES, WIDE)) < 0.3)
+    sides = [
+        table([record("t", 0, bits.astype("<u2"), dtype="bfloat16", kind="value")], run=run)
+        for run, bits in (("a", rows), ("b", moved + ulps))
+    ]
+    found = near_order(align(*sides), 0)
+    if other:
+        assert found is None
+    else:
+        assert found is not None
+        assert np.array_equal(order[found.places], np.arange(NODES))
+
+
+def bfloat16(values):
+    """The bits of the values in bfloat16, as integers that leave room for a step down."""
+    return torch.tensor(values).bfloat16().view(torch.int16).numpy().astype("<u2").astype(int)
