@@ -179,12 +179,12 @@ class StepLineage:
 
         Parameters are not among them.
         """
-        keys = []
+        keys, parameters = [], self.parameters
         for key in self._there:
             name, kind, pass_index, call = key
             edges = self._edges.get((name, pass_index, call))
             made = edges is not None and (edges.ops or not edges.missing)
-            known = made or name in self._parameters
+            known = made or name in parameters
             if kind == "value" and not known:
                 keys.append(key)
         return keys
@@ -212,8 +212,12 @@ class StepLineage:
 
     @property
     def parameters(self) -> Collection[str]:
-        """Names of the parameters from which this step's tensors were computed."""
-        return self._parameters
+        """Names of the parameters from which this step's tensors were computed.
+
+        A leaf of which edges state what made it, as a model's input that requires a gradient, is
+        none.
+        """
+        return self._parameters - {name for name, _, _ in self._edges}
 
     # -- parents
 

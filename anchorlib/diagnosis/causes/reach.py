@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib import dtypes
 from anchorlib.diagnosis.causes.parentage import CauseScope, Role
 from anchorlib.diagnosis.pairing import Table
 
@@ -52,7 +53,7 @@ class Reach:
         given = rows[np.isin(role[rows], (Role.INPUT, Role.BUFFER))]
         self._given = self._earliest(given, table.order)
         self._unfollowed = self._earliest(rows[unfollowed[rows]], table.order)
-        loose = rows[role[rows] == Role.LOOSE]
+        loose = rows[(role[rows] == Role.LOOSE) & ~_single_numbers(table)[rows]]
         self._loose = self._earliest(loose, table.order).min(axis=1, initial=NEVER)
 
     def _earliest(self, rows: Array, values: Array) -> Array:
@@ -135,6 +136,17 @@ class Reach:
         last_begun = np.empty(len(every), np.int64)
         last_begun[order] = -_least(self._place(order), -self._table.pass_index[order])
         return last_begun[rows]
+
+
+def _single_numbers(table: Table) -> Array:
+    """For each row, whether it is one floating-point number, as the loss of an evaluation.
+
+    Operations read indices and masks without a trace in the graph; a number that a program reports
+    goes into no other record.
+    """
+    floats = [dtypes.dtype(name).family == "float" for name in table.dtypes]
+    numbers: Array = np.array(floats or [False])[table.dtype] & (table.figures["numel"] == 1)
+    return numbers
 
 
 class _Began:

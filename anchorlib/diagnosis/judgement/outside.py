@@ -99,6 +99,8 @@ class Outside:
         if recorded_before(self.frontier, row, Role.COMPUTED):
             return None
         before = self._equal_before(row)
+        if self._is_written_by_code(row, before):
+            return None
         unrelated = not measure.cosine_distance < UNRELATED
         if unrelated or not recorded_before(self.frontier, row, Role.INPUT):
             if before is None:
@@ -108,6 +110,18 @@ class Outside:
             if not self._has_lineage(row):
                 return "starts_unequal", f"nothing says what made it; at step {before} it was equal"
         return None
+
+    def _is_written_by_code(self, row: int, before: int | None) -> bool:
+        """Whether a row is a buffer that code wrote in the step before, of what is equal.
+
+        No data come into a model by its buffers: what a step writes there is computed from the
+        inputs of the step, which are recorded and equal. before: the last step in which the buffer
+        was equal.
+        """
+        front = self.frontier
+        step = int(front.alignment.a.step[row])
+        written = front.role[row] == Role.BUFFER and before is not None and before >= step - 1
+        return bool(written) and not seeds_differ(front, row)
 
     def changed_since(self, row: int) -> str:
         """Say that a buffer or a loose value was equal at an earlier step; "" where it was not.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anchorlib.diagnosis.causes import Frontier, Lineage, between
+from anchorlib.diagnosis.causes import Frontier, Lineage, between, module_key
 from anchorlib.diagnosis.judgement.changes.operations import MOVING, Operation
 from anchorlib.diagnosis.pairing import Table, compiled, opaque, with_operations
 from anchorlib.names import escape
@@ -128,7 +128,8 @@ class Calls:
         """Return `calls`, or other calls of the same name whose edges name operations in both runs.
 
         Under `no_grad`, the edges of a module's output name the module and no operations. Another
-        call of the module, with gradients, has edges that name the operations.
+        call of the module, with gradients, has edges that name the operations. A copy of a model,
+        as an average of its weights, may have no such call: then that of the model itself is taken.
         calls: the call in A and in B.
         """
         statements = [self.edges(run, call) for run, call in enumerate(calls)]
@@ -138,10 +139,13 @@ class Calls:
         tables = (self.frontier.alignment.a, self.frontier.alignment.b)
         for table, call in zip(tables, calls, strict=True):
             edges = with_operations(table, call.rank, call.name)
+            if edges is None and (original := _original(table, call)):
+                edges = with_operations(table, call.rank, original)
             if edges is None:
                 return calls
             stated.append(
                 call._replace(
+                    name=edges.name,
                     step=edges.step,
                     pass_index=edges.pass_index,
                     call=edges.call,
@@ -227,6 +231,17 @@ def _names_of(table: Table) -> set[str]:
     return {tensor.name for tensor in table.tensors}.union(
         *({edges.name, *(parent.name for parent in edges.parents)} for edges in statements)
     )
+
+
+def _original(table: Table, call: Call) -> str:
+    """Return what a tensor of a copied model is called in the model itself; "" if there is none.
+
+    The copy was watched with a prefix, as "average", and both modules are described equally.
+    """
+    name = call.name.partition(".")[2]
+    header = table.header.get(call.rank, {})
+    texts = [header.get(module_key(one.partition(":")[0])) for one in (call.name, name)]
+    return name if name and texts[0] is not None and texts[0] == texts[1] else ""
 
 
 def _call(table: Table, row: int) -> Call:

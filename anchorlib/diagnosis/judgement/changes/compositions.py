@@ -75,8 +75,10 @@ class Compositions:
         row: a row of A. [] where all operands are in equal order, at most SHOWN clauses.
         """
         clauses = []
-        for call_a, call_b in self.calls.of(row):
-            a, b = self.calls.edges(0, call_a), self.calls.edges(1, call_b)
+        for calls in self.calls.of(row):
+            a, b = (
+                self.calls.edges(run, one) for run, one in enumerate(self.calls.followed(calls))
+            )
             if a is None or b is None or compiled(a.ops):
                 continue
             if a.ops != b.ops:
@@ -95,7 +97,9 @@ class Compositions:
         if self.calls.kind(row) != "value" or self.calls.is_cut_elsewhere(row):
             return []
         for calls in self.calls.of(row):
-            a, b = (self.calls.edges(run, call) for run, call in enumerate(calls))
+            a, b = (
+                self.calls.edges(run, one) for run, one in enumerate(self.calls.followed(calls))
+            )
             if a is None or b is None or a.missing or b.missing:
                 continue
             own = {

@@ -138,14 +138,18 @@ def _keys(table: Table) -> Iterator[Any]:
 
 
 def parameters_of(table: Table) -> set[str]:
-    """Return the names of a run's parameters, known by kinds of records and by stored edges."""
+    """Return the names of a run's parameters, known by kinds of records and by stored edges.
+
+    A leaf of which edges state what made it, as a model's input that requires a gradient, is none.
+    """
     names = {
         tensor.name
         for tensor in table.tensors
         if tensor.kind in ("pass_grad", "updated", "delta") or tensor.kind.startswith("opt.")
     }
     for statements in table.edges.values():
-        names |= {p.name for edges in statements for p in edges.parents if p.call is None}
+        leaves = {p.name for edges in statements for p in edges.parents if p.call is None}
+        names |= leaves - {edges.name for edges in statements}
     return names
 
 

@@ -350,6 +350,28 @@ def test_the_gradient_of_a_second_name_is_made_of_all_that_reads_the_tensor():
     assert texts(step.parents("codes", "grad")) == inner
 
 
+def test_an_input_that_a_later_pass_differentiates_by_is_no_parameter():
+    """A residual is computed from the slope at the model's input, which no pass made anew."""
+    edges = [
+        Edges("input", "train", 0, 0, (2,), 0, missing=("it has no graph",)),
+        Edges("out", "train", 0, 0, (2,), 0, (Parent("input"),), ("MmBackward",), ((-1,),)),
+        Edges(
+            "residual",
+            "train",
+            1,
+            0,
+            (2,),
+            0,
+            (Parent("input", None), Parent("w", None)),
+            ("MulBackward",),
+            ((-1, -2),),
+        ),
+    ]
+    step = Lineage(edges).step(everything(edges, passes=(0, 1)))
+    assert set(step.parameters) == {"w"}
+    assert ("input", "value", 0, 0) in step.loose
+
+
 def test_what_a_module_computes_without_gradients_is_not_followed_under_any_name():
     edges = [
         *chain("x", "made"),
