@@ -177,13 +177,14 @@ class StepLineage:
     def loose(self) -> list[RecordKey]:
         """The keys of values of which autograd says nothing: data, buffers, results of `no_grad`.
 
+        A leaf that requires a gradient, as a point of a physics-informed net, is one of them too.
         Parameters are not among them.
         """
         keys, parameters = [], self.parameters
         for key in self._there:
             name, kind, pass_index, call = key
             edges = self._edges.get((name, pass_index, call))
-            made = edges is not None and (edges.ops or not edges.missing)
+            made = edges is not None and bool(edges.ops or edges.parents)
             known = made or name in parameters
             if kind == "value" and not known:
                 keys.append(key)

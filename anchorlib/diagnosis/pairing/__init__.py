@@ -10,6 +10,8 @@ alignment     the pairs of rows, and the renamings that led to them
 renaming      names of one run that stand for different names of the other run
 orders        samples that one run has in another order within a batch
 loss_scales   a loss scale that a program applies by itself, found in the gradients
+taken_gradients  whether the gradients that optimizers take show that clipping hid no factor
+inner_gradients  gradients that a program makes inside its forward
 join          two tables aligned, by means of all of these
 selected      the pairs of some tensors alone, by the names that A has for them
 unread_ranks  whether ranks that were not read change the pairs
@@ -19,6 +21,7 @@ edges         from what each tensor of A was computed, completed by B's edges
 from anchorlib.diagnosis.pairing.alignment import Alignment, Counts, Renaming
 from anchorlib.diagnosis.pairing.edges import compiled, opaque, statements, with_operations
 from anchorlib.diagnosis.pairing.identity import packed, shared_codes
+from anchorlib.diagnosis.pairing.inner_gradients import inner_gradients
 from anchorlib.diagnosis.pairing.join import align
 from anchorlib.diagnosis.pairing.orders import near_order
 from anchorlib.diagnosis.pairing.selected import aligned_runs
@@ -50,6 +53,7 @@ __all__ = [
     "align",
     "aligned_runs",
     "compiled",
+    "inner_gradients",
     "is_taken",
     "near_order",
     "opaque",

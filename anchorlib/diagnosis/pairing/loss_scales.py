@@ -38,6 +38,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.pairing.alignment import Alignment
+from anchorlib.diagnosis.pairing.inner_gradients import inner_gradients
 from anchorlib.diagnosis.pairing.tables import Table
 from anchorlib.diagnosis.pairing.taken_gradients import (
     EPS32,
@@ -96,25 +97,13 @@ def _is_scaled(table: Table) -> Array:
 def _is_of_forward(alignment: Alignment, step: int) -> Array:
     """Return for each row of A whether it is a gradient that was made inside a forward.
 
-    A program may differentiate before it has a loss, as for a residual or a penalty on gradients.
-    No loss scale multiplies these gradients: they come after a value, and before the gradient of a
-    loss. False for all rows where one of them differs in the step, and without a recorded loss.
-    step: the first step that differs.
+    No loss scale multiplies these gradients. False for all rows where one of them differs in the
+    step. step: the first step that differs.
     """
     a, rows = alignment.a, alignment.a_row
-    gradients = _is_scaled(a)
-    first = gradients[rows] & (a.step[rows] == step) & ~alignment.equal
-    losses = np.unique(a.tensor[rows[first & (a.figures["numel"][rows] == 1)]])
-    inside = np.zeros(len(gradients), bool)
-    backward = gradients & np.isin(a.tensor, losses)
-    if not backward.any():
-        return inside
-    order = np.lexsort((a.order, a.rank))
-    turns = np.flatnonzero((backward | a.of_kind("value"))[order])
-    last = np.searchsorted(turns, np.arange(len(order)), "right") - 1
-    inside[order] = (last >= 0) & ~backward[order[turns[np.maximum(last, 0)]]]
-    inside &= gradients
-    return inside if not inside[rows[first]].any() else np.zeros(len(inside), bool)
+    inner = inner_gradients(a)
+    differing = rows[(a.step[rows] == step) & ~alignment.equal]
+    return inner if not inner[differing].any() else np.zeros(len(inner), bool)
 
 
 def _factor(alignment: Alignment, pairs: Array) -> float | None:

@@ -8,9 +8,10 @@ Code that is written differently has other intermediate results. A result that n
 and a model's inputs, are no intermediate results: nothing behind them shows whether the work is
 equal. A model's output is one only where both runs recorded a loss that they compute from it
 (`returned`). A result that is a multiple of the other run's does not count: a norm behind it hides
-such a factor from all that is learned. A multiple counts only for an output, and only where the
-runs state that they compute the loss from it by other operations: as an output that one run's model
-divides, and whose loss multiplies it again.
+such a factor from all that is learned. A multiple counts only for an output, where the runs state
+that they compute the loss from it by other operations (one run's model divides the output, and the
+loss multiplies it again), and for a gradient that was made inside a forward: what such a gradient
+is worth shows in the loss that is computed from it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep
 from anchorlib.diagnosis.judgement.origins.returned import MULTIPLE, read_by_losses
-from anchorlib.diagnosis.pairing import Alignment, Table
+from anchorlib.diagnosis.pairing import Alignment, Table, inner_gradients
 from anchorlib.names import join
 from anchorlib.scope import TRAIN
 
@@ -47,6 +48,7 @@ def intermediates(first: FirstStep, limit: float) -> set[str]:
     names: set[str] = set()
     barred: set[str] = set()
     relative = measures["error_eps"] * measures["eps"]
+    inner = inner_gradients(a)
     for place in first.here.tolist():
         row = int(alignment.a_row[measures.pair[place]])
         tensor = a.tensors[a.tensor[row]]
@@ -67,6 +69,7 @@ def intermediates(first: FirstStep, limit: float) -> set[str]:
             and (
                 not measures["cosine_distance"][place] < MULTIPLE * relative[place] ** 2 / 2
                 or (is_output(tensor.name) and read.get(own, False))
+                or inner[row]
             )
         )
         (names if inside else barred).add(text)

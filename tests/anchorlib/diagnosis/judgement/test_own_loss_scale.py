@@ -12,6 +12,7 @@ from torch import nn
 import anchorlib
 from anchorlib.diagnosis.comparison import Comparison
 from anchorlib.diagnosis.pairing.taken_gradients import ENOUGH, _is_multiple
+from tests.diagnosis.training import perturbed
 
 
 def trained(  # a training is told by these
@@ -162,22 +163,33 @@ def test_any_number_that_is_taken_off_before_clipping_is_rounding(tmp_path, scal
         assert all(origin.cls == "rounding" for origin in found.origins)
 
 
-def differentiated(store, run: str, *, scale: float, taken_off: float, wrong: float = 1.0) -> None:
+def differentiated(  # a training is told by these
+    store,
+    run: str,
+    *,
+    scale: float = 1.0,
+    taken_off: float = 1.0,
+    wrong: float = 1.0,
+    within: float = 1.0,
+    data: int = 1,
+) -> None:
     """A loss of a residual, for which the model's result is differentiated inside the forward.
 
-    wrong: by which the residual is multiplied besides.
+    wrong: by which the residual is multiplied besides. within: by what the result is multiplied
+    before it is differentiated, and the slope divided afterwards. data: the seed of the points.
     """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    draw = torch.Generator().manual_seed(1)
+    draw = torch.Generator().manual_seed(data)
     with anchorlib.start(run, store=store, recorder="thread") as session:
         session.watch(model, tensors="*", optimizer=optimizer)
         for _ in range(3):
             optimizer.zero_grad()
             x = torch.randn(16, 2, generator=draw).requires_grad_()
-            slope = torch.autograd.grad(model(x).sum(), x, create_graph=True)[0]
-            residual = anchorlib.anchor((slope.sum(1) * wrong).square().mean(), "residual")
+            slope = torch.autograd.grad((within * model(x)).sum(), x, create_graph=True)[0]
+            residual = (slope.sum(1) / within * wrong).square().mean()
+            anchorlib.anchor(residual, "residual")
             edge = anchorlib.anchor(model(torch.ones(4, 2)).square().mean(), "edge")
             loss = anchorlib.anchor(residual + edge, "loss")
             (loss * scale).backward()
@@ -187,10 +199,20 @@ def differentiated(store, run: str, *, scale: float, taken_off: float, wrong: fl
             optimizer.step()
 
 
-@pytest.mark.parametrize("scale", [3.0, 1000.0])
-def test_gradients_inside_a_forward_have_no_loss_scale(tmp_path, scale):
-    differentiated(tmp_path, "a", scale=1.0, taken_off=1.0)
-    differentiated(tmp_path, "b", scale=scale, taken_off=scale)
+@pytest.mark.parametrize(
+    "changes",
+    [{"scale": 3.0, "taken_off": 3.0}, {"scale": 1e3, "taken_off": 1e3}, {"within": 0.03}],
+    ids=str,
+)
+def test_gradients_inside_a_forward_have_no_loss_scale_and_may_have_one_of_their_own(
+    tmp_path, changes
+):
+    differentiated(tmp_path, "a")
+    differentiated(tmp_path, "b", **changes)
+    with perturbed("1:float32"):
+        differentiated(tmp_path, "n")
+    found = anchorlib.compare("a", "b", store=tmp_path, noise=["n-noise1"])
+    assert found.verdict == "expected", found.sentence
     for pair in ("ab", "ba"):
         found = anchorlib.compare(*pair, store=tmp_path)
         assert found.verdict in ("suspect", "expected"), found.sentence
@@ -201,14 +223,22 @@ def test_gradients_inside_a_forward_have_no_loss_scale(tmp_path, scale):
     [
         {"scale": 1000.0, "taken_off": 1.0},
         {"scale": 1000.0, "taken_off": 1000.0, "wrong": 1.01},
-        {"scale": 1.0, "taken_off": 1.0, "wrong": 1.01},
+        {"wrong": 1.01},
+        {"within": 0.03, "wrong": 1.01},
     ],
-    ids=["left", "and a factor inside", "a factor inside"],
+    ids=["left", "and a factor inside", "a factor inside", "and another inside"],
 )
 def test_a_fault_inside_a_forward_is_one_beside_a_loss_scale(tmp_path, changes):
-    differentiated(tmp_path, "a", scale=1.0, taken_off=1.0)
+    differentiated(tmp_path, "a")
     differentiated(tmp_path, "b", **changes)
     assert anchorlib.compare("a", "b", store=tmp_path).verdict == "unexpected"
+
+
+def test_other_points_at_which_a_model_is_differentiated_are_other_data(tmp_path):
+    differentiated(tmp_path, "a")
+    differentiated(tmp_path, "b", data=2)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert (found.verdict, found.origins[0].cls) == ("suspect", "starts_unequal"), found.sentence
 
 
 ROUNDABLE = st.floats(2.0**-30, 2.0**30, width=32)
