@@ -269,7 +269,7 @@ CASES = [
         "bug",
         {"sign": 1.0},
         _ADAPTED,
-        rf"other sign|\bSub(Backward|\b)|\bAdd(Backward|\b)|\bMul(Backward|tipli|\b)|\balpha\b|{_TIMES}|{_GIVEN}",
+        rf"other sign|\b(Sub|Add|Mul)(Backward|\b)|\balpha\b|{_TIMES}|{_GIVEN}",
     ),
     Case(
         "rates without exp",
