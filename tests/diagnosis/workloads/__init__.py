@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from tests.diagnosis.workloads import (
     actor,
     coder,
+    composer,
     contrast,
     detector,
     diffusion,
@@ -17,6 +18,7 @@ from tests.diagnosis.workloads import (
     gpt,
     graph,
     handwriter,
+    meta,
     physicist,
     points,
     policy,
@@ -73,4 +75,6 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "quantizer": (quantizer.Quantizer(), quantizer.CASES),
     "physicist": (physicist.Physicist(), physicist.CASES),
     "points": (points.Points(), points.CASES),
+    "composer": (composer.Composer(), composer.CASES),
+    "meta": (meta.Meta(), meta.CASES),
 }
