@@ -78,7 +78,7 @@ class Search:
     unseen: dict[str, None] = field(default_factory=dict)
     _seen: set[object] = field(default_factory=set)
 
-    def enter(self, step: object) -> bool:
+    def is_new(self, step: object) -> bool:
         """Note that a node of the autograd graph was visited; return whether it is new.
 
         step: any key by which the search knows the node.
@@ -87,20 +87,20 @@ class Search:
         self._seen.add(step)
         return new
 
-    def cross(self, site: Site, edges: Edges, places: Sequence[int]) -> tuple[str, ...]:
+    def add_operations(self, site: Site, edges: Edges, places: Sequence[int]) -> tuple[str, ...]:
         """Note operations by which the search goes from a tensor to parents; return their names.
 
         places: the indices of the operations in `edges.ops`, where `edges` are those of the tensor
             `site`.
         """
         for place in places:
-            if self.enter((site, place)):
+            if self.is_new((site, place)):
                 self.ops.append(edges.ops[place])
                 if 0 in edges.inputs[place]:
                     self.untracked.append(edges.ops[place])
         return tuple(edges.ops[place] for place in places)
 
-    def reach(self, link: Link) -> None:
+    def add_parent(self, link: Link) -> None:
         """Note a parent; a parent that is reached twice keeps the operations of both ways."""
         bare = replace(link, ops=())
         known = self.links.get(bare)
@@ -108,14 +108,14 @@ class Search:
             link = replace(link, ops=(*known.ops, *link.ops))
         self.links[bare] = link
 
-    def lack(self, reason: str) -> None:
+    def add_missing(self, reason: str) -> None:
         """Note a reason why there may be parents that the search does not find."""
         self.missing[reason] = None
 
-    def lack_parameter(self, name: str) -> None:
+    def add_missing_parameter(self, name: str) -> None:
         """Note that the value of a parameter, which is a parent, has no record."""
         self.unrecorded[name] = None
-        self.lack(f"{name} was not recorded there")
+        self.add_missing(f"{name} was not recorded there")
 
     def answer(self) -> RecordAncestry:
         """Return what the search has found as a `RecordAncestry`."""

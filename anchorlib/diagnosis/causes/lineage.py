@@ -235,7 +235,7 @@ class StepLineage:
         elif kind == "grad":
             return self._of_gradient(site)
         else:
-            search.lack(f"no anchored tensor is known that was made of {name}")
+            search.add_missing(f"no anchored tensor is known that was made of {name}")
         return search.answer()
 
     def _of_gradient(self, site: Site) -> RecordAncestry:
@@ -246,7 +246,7 @@ class StepLineage:
         """
         search = Search()
         above: Site | None = site
-        while above is not None and search.enter(("named", above)):
+        while above is not None and search.is_new(("named", above)):
             self._below(above, (), search)
             above = self._other_name(above)
         answer = search.answer()
@@ -277,7 +277,7 @@ class StepLineage:
         elif kind == "value" and pass_index:
             self._reach_state(Link(name, "value", None), search)
             self._stepped(name, search)
-            search.lack("what changed it between passes is not known")
+            search.add_missing("what changed it between passes is not known")
         elif kind == "value":
             self._reach_state(Link(name, "updated", None, steps_back=1), search)
         elif call:
@@ -288,7 +288,7 @@ class StepLineage:
     def _stepped(self, name: str, search: Search) -> None:
         """Note as parents the updates that optimizers have made of a parameter inside this step."""
         for call in sorted(key[3] for key in self._there if key[:2] == (name, "updated")):
-            search.reach(Link(name, "updated", call))
+            search.add_parent(Link(name, "updated", call))
 
     def _update_again(self, name: str, call: int, search: Search) -> None:
         """Note the parents of a step's second or later update of a parameter.
@@ -296,17 +296,17 @@ class StepLineage:
         call: the number of the optimizer step inside this step. The parents are the gradient of
             that optimizer step, and what the optimizer step before it made.
         """
-        search.reach(Link(name, "grad", call))
+        search.add_parent(Link(name, "grad", call))
         states = {kind for one, kind, _, _ in self._there if one == name and kind[:4] == "opt."}
         for kind in ("updated", *sorted(states)):
-            search.reach(Link(name, kind, call - 1))
+            search.add_parent(Link(name, kind, call - 1))
 
     def _reach_state(self, link: Link, search: Search) -> None:
         """Note a parameter's record as a parent; if its kind has no records, note it as missing."""
         if (link.name, link.kind) in self._recorded:
-            search.reach(link)
+            search.add_parent(link)
         else:
-            search.lack(f"{link.name}@{link.kind} is not recorded")
+            search.add_missing(f"{link.name}@{link.kind} is not recorded")
 
     def _consumed(self, name: str, search: Search) -> None:
         """Note as parents the gradients of all passes, the sum of which the optimizer reads."""
@@ -314,7 +314,7 @@ class StepLineage:
             # A second backward through one forward is a call of its own.
             calls = [key[3] for key in self._there if key[:3] == (name, "pass_grad", pass_index)]
             for call in calls:
-                search.reach(Link(name, "pass_grad", call, pass_index))
+                search.add_parent(Link(name, "pass_grad", call, pass_index))
             if not calls and self._state(name, "pass_grad", pass_index, 0) != "absent":
                 self._below((name, pass_index, None), (), search)
 
@@ -322,12 +322,12 @@ class StepLineage:
         """Note the parents of a parameter's update: its value, gradient and optimizer state."""
         self._reach_state(Link(name, "value", None), search)
         if (name, "grad") in self._recorded:
-            search.reach(Link(name, "grad", None))
+            search.add_parent(Link(name, "grad", None))
         else:
             self._consumed(name, search)
         for kind in sorted(kind for one, kind in self._recorded if one == name):
             if kind.startswith("opt."):
-                search.reach(Link(name, kind, None, steps_back=1))
+                search.add_parent(Link(name, kind, None, steps_back=1))
 
     def _above(self, site: Site, ops: tuple[str, ...], search: Search) -> None:
         """Note the recorded values from which the value of `site` was computed.
@@ -336,22 +336,22 @@ class StepLineage:
         """
         edges = self._edges.get(site)
         if edges is None:
-            search.lack(f"how {site[0]} was made is not known")
+            search.add_missing(f"how {site[0]} was made is not known")
             return
-        if not search.enter(("above", site)):
+        if not search.is_new(("above", site)):
             return
         search.missing |= dict.fromkeys(edges.missing)
-        search.cross(site, edges, range(len(edges.ops)))
+        search.add_operations(site, edges, range(len(edges.ops)))
         for number, parent in enumerate(edges.parents, 1):
             link = link_to(parent, site[1])
-            between_ops = search.cross(site, edges, between(edges, number))
+            between_ops = search.add_operations(site, edges, between(edges, number))
             link = replace(link, ops=(*ops, *between_ops))
             if self._is_there(link):
-                search.reach(link)
+                search.add_parent(link)
             elif parent.call is None:
-                search.lack_parameter(parent.name)
+                search.add_missing_parameter(parent.name)
             elif parent.pass_index is not None:
-                search.lack(f"{parent.name} was not recorded there")
+                search.add_missing(f"{parent.name} was not recorded there")
             else:
                 self._above((parent.name, site[1], parent.call), link.ops, search)
 
@@ -360,7 +360,7 @@ class StepLineage:
 
         ops: the operations between `site` and the record whose parents are searched.
         """
-        if not search.enter(("below", site)):
+        if not search.is_new(("below", site)):
             return
         reached = False
         for child, number in self._children.get(site, ()):
@@ -371,14 +371,14 @@ class StepLineage:
             if state == "absent" or (state == "unrecorded" and edges.grad):
                 continue
             reached = True
-            through = (*ops, *search.cross(child, edges, between(edges, number)))
+            through = (*ops, *search.add_operations(child, edges, between(edges, number)))
             if state == "there":
-                search.reach(Link(name, "grad", call, pass_index, ops=through))
+                search.add_parent(Link(name, "grad", call, pass_index, ops=through))
             else:
                 self._below(child, through, search)
             self._saved(child, edges, search)
         if not reached:
-            search.lack(f"nothing recorded is known to have led the gradient to {site[0]}")
+            search.add_missing(f"nothing recorded is known to have led the gradient to {site[0]}")
 
     def _saved(self, child: Site, edges: Edges, search: Search) -> None:
         """Note the values that operations between `child` and its parents may have saved."""
@@ -389,7 +389,7 @@ class StepLineage:
         links += [link_to(parent, pass_index) for parent in edges.parents]
         for link in links:
             if self._is_there(link):
-                search.reach(replace(link, saved=True))
+                search.add_parent(replace(link, saved=True))
             else:
                 search.unseen[link.name] = None
 
