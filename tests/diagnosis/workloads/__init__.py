@@ -17,6 +17,7 @@ from tests.diagnosis.workloads import (
     gpt,
     graph,
     handwriter,
+    navigator,
     physicist,
     points,
     policy,
@@ -27,6 +28,7 @@ from tests.diagnosis.workloads import (
     resnet,
     sam,
     scanner,
+    segmenter,
     speech,
     student,
     tabular,
@@ -73,4 +75,6 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "quantizer": (quantizer.Quantizer(), quantizer.CASES),
     "physicist": (physicist.Physicist(), physicist.CASES),
     "points": (points.Points(), points.CASES),
+    "segmenter": (segmenter.Segmenter(), segmenter.CASES),
+    "navigator": (navigator.Navigator(), navigator.CASES),
 }
