@@ -23,6 +23,7 @@ from tests.diagnosis.workloads import (
     policy,
     quantizer,
     radiance,
+    ranker,
     recommender,
     recurrent,
     resnet,
@@ -77,4 +78,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "points": (points.Points(), points.CASES),
     "segmenter": (segmenter.Segmenter(), segmenter.CASES),
     "navigator": (navigator.Navigator(), navigator.CASES),
+    "ranker": (ranker.Ranker(), ranker.CASES),
 }

@@ -115,7 +115,7 @@ class Segmenter(Workload):
         ]
 
     def _scenes(self, images, labels):
-        """Canvases of 2 × 2 digits, brighter or darker, some mirrored, and their pixels' classes."""
+        """Canvases of 2 × 2 digits, brighter or darker, some mirrored, and pixels' classes."""
         if self.turned:
             images, labels = images.flip(0), labels.flip(0)
         grid = images.view(-1, 2, 2, 8, 8).transpose(2, 3).reshape(-1, 16, 16)
@@ -150,7 +150,7 @@ class Segmenter(Workload):
         return (shares * costs).sum() / shares.sum()
 
     def _dice(self, logits, classes):
-        """One less the share of each class's pixels that is told, a mean over scenes and classes."""
+        """One less the share of pixels that is told, a mean over scenes and classes."""
         chances = logits.softmax(1) if self.chances == "softmax" else logits.sigmoid()
         counts = classes != _IGNORED
         wanted = functional.one_hot(torch.where(counts, classes, 0), CLASSES).movedim(3, 1)
