@@ -48,13 +48,13 @@ class Outside:
         """Return the class of a model's input, and why; None if the size of the error decides.
 
         An input is data from outside, with two exceptions. Where the two inputs are variants of one
-        another and come after computed records of their pass, the program computed the input. And
-        where B is given a tensor for one argument that A is given for another, the code exchanged
-        the arguments.
+        another, or of unequal shapes, and come after computed records of their pass, the program
+        computed the input. And where B is given a tensor for one argument that A is given for
+        another, the code exchanged the arguments.
         """
         if other := self._given_elsewhere(row, pair):
             return "not_rounding", f"B is given here what A is given as {other}"
-        related = measure.cosine_distance < UNRELATED
+        related = measure.cosine_distance < UNRELATED or measure.measured == "shape"
         if related and recorded_before(self.frontier, row, Role.COMPUTED):
             return None
         return "starts_unequal", "the model was given something else"
