@@ -21,13 +21,16 @@ __all__ = ["inner_gradients"]
 Array = np.ndarray[Any, Any]
 
 
-def inner_gradients(table: Table) -> Array:
+def inner_gradients(table: Table, of_losses: Array | None = None) -> Array:
     """Return for each row whether it is a gradient that was made inside a forward.
 
-    False for all rows of a run that has no recorded gradient of a single number, as a loss is.
+    of_losses: a mask of the gradients of losses; None for those of all single numbers. The loss of
+    an inner loop, as of meta-learning, has a gradient that is itself made inside a forward. False
+    for all rows without such a gradient.
     """
     gradients = table.of_kind("grad", "pass_grad")
     losses = table.of_kind("grad") & (table.figures["numel"] == 1)
+    losses = losses if of_losses is None else of_losses
     inner = np.zeros(len(gradients), bool)
     if not losses.any():
         return inner

@@ -101,8 +101,10 @@ def _is_of_forward(alignment: Alignment, step: int) -> Array:
     step. step: the first step that differs.
     """
     a, rows = alignment.a, alignment.a_row
-    inner = inner_gradients(a)
     differing = rows[(a.step[rows] == step) & ~alignment.equal]
+    numbers = a.of_kind("grad")[differing] & (a.figures["numel"][differing] == 1)
+    scaled = np.isin(a.tensor, np.unique(a.tensor[differing[numbers]]))
+    inner = inner_gradients(a, scaled & a.of_kind("grad"))
     return inner if not inner[differing].any() else np.zeros(len(inner), bool)
 
 
@@ -133,9 +135,13 @@ def _rounded_scales(alignment: Alignment, pairs: Array, scaled: Array) -> Array 
     here = a.step[rows] == step
     norm_a, norm_b = a.figures["l2"][rows], alignment.b.figures["l2"][alignment.b_row]
     inside, read = here & scaled[rows], here & is_taken(a)[rows]
-    if not (inside.any() and read.any() and _are_near(alignment, norm_a[read], norm_b[read])):
+    if not (
+        (inside & ~alignment.equal).any()
+        and read.any()
+        and _are_near(alignment, norm_a[read], norm_b[read])
+    ):
         return None
-    at = _first_or_largest(alignment, inside)
+    at = _first_or_largest(alignment, inside & ~alignment.equal)
     numbers = _ratios_of_numbers(alignment, here, "value")
     factor = _snapped(norm_a[at], norm_b[at] * numbers[at])
     if factor is None:

@@ -31,6 +31,7 @@ CLIPPING = 1e-6
 MOST_ELEMENTS = 1 << 20  # of gradients whose values are read
 ENOUGH = 64
 """From how many elements on it shows whether a tensor was multiplied once or more often."""
+MOST_PASSES = 8  # whose gradients may make up what an optimizer takes
 TINY = 1e-30
 """Smaller elements tell nothing about the number by which they were multiplied."""
 UNKNOWN, ONCE, OFTEN = 0, 1, 2
@@ -81,15 +82,18 @@ def _times_multiplied(table: Table, step: int) -> int:
 
     Clipping alone multiplies all elements of a gradient by one number, and rounds each product
     once. Where a loss scale was taken off before, each element was rounded twice, so that no single
-    number leads from the gradients that backward made to those that the optimizer takes. The answer
-    is UNKNOWN where parameters disagree, and where no gradient of ENOUGH elements is stored.
+    number leads from the gradients that backward made to those that the optimizer takes. An
+    optimizer takes those of all passes, or of the last ones alone, where an inner loop made the
+    others or they were cleared. The answer is UNKNOWN where parameters disagree, and where no
+    gradient of ENOUGH elements is stored.
     """
-    answers = set()
+    answers: set[bool | None] = set()
     for row, rows in _taken_and_made(table, step):
-        made = _read_floats(table, [row, *rows.tolist()])
+        made = _read_floats(table, [row, *rows[-MOST_PASSES:].tolist()])
         if made is not None:
             taken, *parts = made
-            answers.add(_is_multiple(taken, parts))
+            each = {_is_multiple(taken, parts[first:]) for first in range(len(parts))}
+            answers.add(True if True in each else None if None in each else False)
     answers.discard(None)
     if len(answers) != 1:
         return UNKNOWN
@@ -198,7 +202,9 @@ def _taken_and_made(table: Table, step: int) -> Iterator[tuple[int, Array]]:
     for row in taken[np.argsort(table.figures["numel"][taken], kind="stable")].tolist():
         own = table.tensors[table.tensor[row]]
         which = table.of_tensor(own.name, "pass_grad", own.rank) & (table.step == step)
-        rows = np.flatnonzero(which & (table.attempt == table.attempt[row]))
+        # A backward after the optimizer's step, as of an actor through its critic, is not in it.
+        which &= (table.attempt == table.attempt[row]) & (table.order < table.order[row])
+        rows = np.flatnonzero(which)
         if len(rows) and table.figures["l2"][row]:
             yield row, rows[np.argsort(table.order[rows], kind="stable")]
 
