@@ -20,6 +20,9 @@ from anchorlib.scope import TRAIN
 
 __all__ = ["Outside"]
 
+NEARLY = 16.0
+"""How many times as large as an error before it the error of an input may be that follows from it.
+"""
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 """Buffers that batch norm writes and does not read while it trains."""
 
@@ -56,8 +59,24 @@ class Outside:
             return "not_rounding", f"B is given here what A is given as {other}"
         related = measure.cosine_distance < UNRELATED or measure.measured == "shape"
         if related and recorded_before(self.frontier, row, Role.COMPUTED):
+            if self._is_near(row, measure):
+                return "rounding", "what the program computed before it differs as much"
             return None
         return "starts_unequal", "the model was given something else"
+
+    def _is_near(self, row: int, measure: Measure) -> bool:
+        """Whether values before an input in its step differ nearly as much as the input.
+
+        The program may have computed the input from them without a trace, as an action from an
+        actor's result and noise.
+        """
+        a = self.frontier.alignment.a
+        rows = self.frontier.alignment.a_row[self.measures.pair]
+        before = (a.step[rows] == a.step[row]) & (a.rank[rows] == a.rank[row])
+        before &= (a.order[rows] < a.order[row]) & a.of_kind("value")[rows]
+        errors = (self.measures["error_eps"] * self.measures["eps"])[before]
+        largest = float(np.nanmax(errors)) if np.isfinite(errors).any() else 0.0
+        return measure.error_eps * measure.eps <= NEARLY * largest
 
     def _given_elsewhere(self, row: int, pair: int) -> str:
         """Return the name of another input of A's call that has the bits of B's; else ""."""

@@ -102,7 +102,7 @@ def _moves(alignment: Alignment, orders_of: Orders) -> dict[int, Move]:
 
 
 class _KnownOrders:
-    """The order of each pass, as far as the records that were read so far show it.
+    """The orders of each pass, as far as the records that were read so far show them.
 
     A forward without gradients has no recorded input where the program calls parts of the model by
     themselves, as to set up a norm from data. It may still read the batch of its step: so
@@ -113,7 +113,7 @@ class _KnownOrders:
 
     def __init__(self, orders_of: Orders) -> None:
         self._given = orders_of
-        self._known = dict(orders_of)
+        self._known = {key: list(known) for key, known in orders_of.items()}
         self._tries: Counter[Pass] = Counter()
 
     def move(self, a: Table, row_a: int, b: Table, row_b: int) -> Move | None:
@@ -123,22 +123,30 @@ class _KnownOrders:
         a record cannot be read.
         """
         own = pass_of(a, row_a)
-        for order in self._orders_for(own):
+        for number, order in enumerate(self._orders_for(own)):
             move, settled = _nearest(a, row_a, b, row_b, order)
             if move is not None:
-                self._known[own] = settled
+                known = self._known.setdefault(own, [])
+                known[number : number + 1] = [settled]
                 return move
         return None
 
     def _orders_for(self, own: Pass) -> list[Order]:
         if own in self._known:
-            return [self._known[own]]
+            return self._known[own]
         self._tries[own] += 1
         if self._tries[own] > TRIED:
             return []
         rank, _, step, _ = own
-        of_step = [order for of, order in self._given.items() if (of[0], of[2]) == (rank, step)]
-        before = [order for of, order in self._given.items() if (of[0], of[2]) == (rank, step - 1)]
+        of_step, before = (
+            [
+                one
+                for of, some in self._given.items()
+                if (of[0], of[2]) == (rank, at)
+                for one in some
+            ]
+            for at in (step, step - 1)
+        )
         return of_step or before
 
 

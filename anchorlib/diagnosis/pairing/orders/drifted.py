@@ -35,20 +35,23 @@ MOST_ELEMENTS = 1 << 22
 def drifted(
     alignment: Alignment, telling: Collection[tuple[int, int]], known: Orders
 ) -> Iterator[tuple[Pass, Order]]:
-    """Yield the orders of further passes, read from the values that gave the order of another pass.
+    """Yield the orders of further batches, read from the values that gave the order of one before.
 
-    telling: (index in A's `tensors`, call) of each of these values. known: the orders of
-        passes that were found already.
+    telling: (index in A's `tensors`, call) of each of these values. known: the orders that were
+        found already, to which the caller adds those that are yielded.
     """
     a = alignment.a
     tensors = [tensor for tensor, _ in telling]
     pairs = alignment.differing
     for pair in pairs[np.isin(a.tensor[alignment.a_row[pairs]], tensors)].tolist():
         row = int(alignment.a_row[pair])
-        if pass_of(a, row) not in known and call_of(a, row) in telling:
+        if call_of(a, row) not in telling:
+            continue
+        key, shape = pass_of(a, row), a.shapes[a.shape[row]]
+        if all(len(order.places) not in shape[:1] for order in known.get(key, ())):
             order = near_order(alignment, pair)
             if order is not None:
-                yield pass_of(a, row), order
+                yield key, order
 
 
 def near_order(alignment: Alignment, pair: int) -> Order | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,8 +52,8 @@ class Order(NamedTuple):
 
 Pass = tuple[int, str, int, int]
 """The rank, phase, step and number of a pass."""
-Orders = Mapping[Pass, Order]
-"""The order of each pass, by `pass_of` of A."""
+Orders = Mapping[Pass, Sequence[Order]]
+"""The orders of each pass, by `pass_of` of A: one for each batch of another number of samples."""
 
 
 def pass_of(table: Table, row: int) -> Pass:

@@ -34,36 +34,44 @@ _DROPPING = re.compile(r"Dropout\w*\((?!p=0(\.0)?[,)])|DropoutBackward|dropout(_
 
 
 def orders(alignment: Alignment) -> Orders:
-    """Return the order of each pass whose samples B has in another order; {} for runs with dropout.
+    """Return the orders of each pass whose samples B has in another order.
 
-    {} too where none of the first TRIED passes that may have another order has one. Dropout masks
-    are drawn by place, so a sample at another place has another mask, and no order makes the runs
-    equal.
+    {} for runs with dropout, and where none of the first TRIED passes that may have another order
+    has one. Dropout masks are drawn by place, so a sample at another place has another mask, and no
+    order makes the runs equal.
     """
-    orders_of_passes: dict[Pass, Order] = {}
+    orders_of_passes: dict[Pass, list[Order]] = {}
     telling: set[tuple[int, int]] = set()
     failed = 0
-    for key, pairs in _candidates(alignment):
+    for key, batches in _candidates(alignment):
         if not (orders_of_passes or failed) and _drops(alignment.a, alignment.b):
             return {}
-        by_one_value = (
-            (p, order_of_pair) for p in pairs if (order_of_pair := _order(alignment, p)) is not None
-        )
-        pair, order = next(by_one_value, (-1, None))
-        if order is None:
-            pair, order = pairs[0], _joint_order(alignment, pairs)
-        if order is not None and not _made_so(alignment, pair, len(order.places)):
-            orders_of_passes[key] = order
-            telling.add(call_of(alignment.a, int(alignment.a_row[pair])))
-        else:
-            failed += 1
+        for pairs in batches:
+            pair, order = _order_of_batch(alignment, pairs)
+            if order is not None and not _made_so(alignment, pair, len(order.places)):
+                orders_of_passes.setdefault(key, []).append(order)
+                telling.add(call_of(alignment.a, int(alignment.a_row[pair])))
+        failed += key not in orders_of_passes
         if failed >= TRIED and not orders_of_passes:
             return {}
-    return dict(drifted(alignment, telling, orders_of_passes)) | orders_of_passes
+    for key, order in drifted(alignment, telling, orders_of_passes):
+        orders_of_passes.setdefault(key, []).append(order)
+    return orders_of_passes
 
 
-def _candidates(alignment: Alignment) -> Iterator[tuple[Pass, list[int]]]:
-    """Yield for each pass the first TRIED pairs that may have equal elements in another order.
+def _order_of_batch(alignment: Alignment, pairs: Sequence[int]) -> tuple[int, Order | None]:
+    """Return the pair that tells the order of a batch, and the order: None if no pair tells it."""
+    for pair in pairs:
+        if (order := _order(alignment, pair)) is not None:
+            return pair, order
+    return pairs[0], _joint_order(alignment, pairs)
+
+
+def _candidates(alignment: Alignment) -> Iterator[tuple[Pass, list[list[int]]]]:
+    """Yield for each pass the first pairs that may have equal elements in another order.
+
+    There is a list for each length of the first axis, as a pass may have several batches; it has
+    TRIED pairs at most.
 
     These are pairs of differing values, not of parameters, with stored values and with equal
     figures where the figures do not depend on the order.
@@ -80,12 +88,15 @@ def _candidates(alignment: Alignment) -> Iterator[tuple[Pass, list[int]]]:
         alike &= a.figures[name][one] == b.figures[name][two]
     norms = a.figures["l2"][one], b.figures["l2"][two]
     alike &= np.abs(norms[0] - norms[1]) <= NEAR * norms[0]
-    passes: dict[Pass, list[int]] = {}
+    passes: dict[Pass, dict[int, list[int]]] = {}
     for pair in pairs[alike][np.lexsort((a.order[one[alike]], a.step[one[alike]]))].tolist():
-        own = passes.setdefault(pass_of(a, int(alignment.a_row[pair])), [])
+        row = int(alignment.a_row[pair])
+        batches = passes.setdefault(pass_of(a, row), {})
+        own = batches.setdefault(a.shapes[a.shape[row]][0], [])
         if len(own) < TRIED:
             own.append(pair)
-    yield from passes.items()
+    for key, batches in passes.items():
+        yield key, list(batches.values())
 
 
 def _order(alignment: Alignment, pair: int) -> Order | None:
