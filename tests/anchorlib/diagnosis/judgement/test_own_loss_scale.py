@@ -241,6 +241,66 @@ def test_other_points_at_which_a_model_is_differentiated_are_other_data(tmp_path
     assert (found.verdict, found.origins[0].cls) == ("suspect", "starts_unequal"), found.sentence
 
 
+def inner(store, run: str, *, scale: float = 1.0, taken_off: float = 1.0) -> None:
+    """A step of an inner loop by `torch.autograd.grad`, behind which the outer loss is clipped."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for _ in range(3):
+            optimizer.zero_grad()
+            support, query = torch.randn(2, 12, 8, generator=draw)
+            held = dict(model.named_parameters())
+            first = anchorlib.anchor(model(support).square().mean(), "support")
+            slopes = torch.autograd.grad(first, list(held.values()), create_graph=True)
+            adapted = {
+                name: one - 0.1 * slope
+                for (name, one), slope in zip(held.items(), slopes, strict=True)
+            }
+            made = torch.func.functional_call(model, adapted, (query,))
+            loss = anchorlib.anchor((made.tanh() - 1).square().mean(), "loss")
+            (loss * scale).backward()
+            for parameter in model.parameters():
+                parameter.grad.div_(taken_off)
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-2)
+            optimizer.step()
+
+
+def acting(store, run: str, *, scale: float = 1.0, taken_off: float = 1.0) -> None:
+    """A critic whose gradients an actor's backward adds to after the critic's optimizer stepped."""
+    torch.manual_seed(0)
+    actor, critic = nn.Linear(8, 8), nn.Linear(8, 16)
+    of_actor = torch.optim.Adam(actor.parameters(), lr=1e-2)
+    of_critic = torch.optim.Adam(critic.parameters(), lr=1e-2)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(actor, tensors="*", optimizer=of_actor, prefix="actor")
+        session.watch(critic, tensors="*", optimizer=of_critic, prefix="critic")
+        for _ in range(3):
+            x = torch.randn(12, 8, generator=draw)
+            for model, optimizer, name in ((critic, of_critic, "worth"), (actor, of_actor, "act")):
+                optimizer.zero_grad()
+                made = critic(x if name == "worth" else actor(x).tanh())
+                loss = anchorlib.anchor((made.tanh() - 1).square().mean(), name)
+                (loss * scale).backward()
+                for parameter in model.parameters():
+                    parameter.grad.div_(taken_off)
+                nn.utils.clip_grad_norm_(model.parameters(), 1e-2)
+                optimizer.step()
+
+
+@pytest.mark.parametrize("train", [inner, acting])
+def test_a_loss_scale_is_known_beside_gradients_that_no_optimizer_takes(tmp_path, train):
+    train(tmp_path, "a")
+    train(tmp_path, "b", scale=1000.0, taken_off=1000.0)
+    train(tmp_path, "c", scale=1000.0)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict in ("suspect", "expected"), found.sentence
+    assert anchorlib.compare("a", "c", store=tmp_path).verdict == "unexpected"
+
+
 ROUNDABLE = st.floats(2.0**-30, 2.0**30, width=32)
 
 

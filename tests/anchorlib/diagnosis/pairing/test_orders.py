@@ -204,3 +204,30 @@ def test_rows_that_round_in_bfloat16_are_found_again_and_other_rows_are_not(seed
 def bfloat16(values):
     """The bits of the values in bfloat16, as integers that leave room for a step down."""
     return torch.tensor(values).bfloat16().view(torch.int16).numpy().astype("<u2").astype(int)
+
+
+def of_two_lengths(store, name: str, *, turned: bool = False, wrong: float = 1.0) -> None:
+    """A pass of batches of two lengths; wrong: by what the second one's loss is multiplied."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, WIDE), nn.Tanh(), nn.Linear(WIDE, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    draw = torch.Generator().manual_seed(3)
+    with anchorlib.start(name, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for _ in range(3):
+            optimizer.zero_grad()
+            losses = []
+            for count in (9, 14):
+                x = torch.randn(count, 6, generator=draw)
+                x = x.flip(0) if turned else x
+                losses.append(model(x).square().mean() * (wrong if count == 14 else 1.0))
+            anchorlib.anchor(sum(losses), "loss").backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize(("wrong", "verdict"), [(1.0, "suspect"), (1.1, "unexpected")])
+def test_each_batch_of_a_pass_has_an_order_of_its_own(tmp_path, wrong, verdict):
+    of_two_lengths(tmp_path, "a")
+    of_two_lengths(tmp_path, "b", turned=True, wrong=wrong)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == verdict, found.sentence
