@@ -18,6 +18,7 @@ from tests.diagnosis.workloads import (
     gpt,
     graph,
     handwriter,
+    matcher,
     meta,
     navigator,
     physicist,
@@ -34,6 +35,7 @@ from tests.diagnosis.workloads import (
     segmenter,
     speech,
     student,
+    survivor,
     tabular,
     tagger,
     translator,
@@ -83,4 +85,6 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "segmenter": (segmenter.Segmenter(), segmenter.CASES),
     "navigator": (navigator.Navigator(), navigator.CASES),
     "ranker": (ranker.Ranker(), ranker.CASES),
+    "survivor": (survivor.Survivor(), survivor.CASES),
+    "matcher": (matcher.Matcher(), matcher.CASES),
 }
