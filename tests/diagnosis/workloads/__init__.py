@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from tests.diagnosis.workloads import (
     actor,
+    aligner,
+    codec,
     coder,
     composer,
     contrast,
@@ -29,6 +31,7 @@ from tests.diagnosis.workloads import (
     recommender,
     recurrent,
     resnet,
+    router,
     sam,
     scanner,
     segmenter,
@@ -83,4 +86,7 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "segmenter": (segmenter.Segmenter(), segmenter.CASES),
     "navigator": (navigator.Navigator(), navigator.CASES),
     "ranker": (ranker.Ranker(), ranker.CASES),
+    "aligner": (aligner.Aligner(), aligner.CASES),
+    "codec": (codec.Compression(), codec.CASES),
+    "router": (router.Routing(), router.CASES),
 }
