@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from tests.diagnosis.workloads import (
     actor,
+    aligner,
+    codec,
     coder,
     composer,
     contrast,
@@ -30,6 +32,7 @@ from tests.diagnosis.workloads import (
     recommender,
     recurrent,
     resnet,
+    router,
     sam,
     scanner,
     segmenter,
@@ -87,4 +90,7 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "ranker": (ranker.Ranker(), ranker.CASES),
     "survivor": (survivor.Survivor(), survivor.CASES),
     "matcher": (matcher.Matcher(), matcher.CASES),
+    "aligner": (aligner.Aligner(), aligner.CASES),
+    "codec": (codec.Compression(), codec.CASES),
+    "router": (router.Routing(), router.CASES),
 }
