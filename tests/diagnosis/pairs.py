@@ -32,11 +32,11 @@ ASIDE = ("aligner", "codec", "router", "survivor", "matcher")
 They are kinds of training that no rule was made by. What compare answers about them is read as
 counts alone (`--held-out`), and seldom: each reading teaches something, so that a part that was
 read too often says nothing any more. It then joins the pairs that rules are made by, and new
-workloads take its place. Six parts are tuned by since: a third of the older pairs by a hash of workload
-and seed, which was read five times; the translator, graph, diffusion, recommender and valuer, which
-were read twice; speech, policy, experts, flow and forecast, read four times; and three parts that
-were read once: detector, scanner, student, dreamer and radiance; handwriter, tabular, quantizer,
-physicist and points; and composer, meta, segmenter, navigator and ranker.
+workloads take its place. Six parts are tuned by since: a third of the older pairs by a hash of
+workload and seed, which was read five times; the translator, graph, diffusion, recommender and
+valuer, which were read twice; speech, policy, experts, flow and forecast, read four times; and
+three parts that were read once: detector, scanner, student, dreamer and radiance; handwriter,
+tabular, quantizer, physicist and points; and composer, meta, segmenter, navigator and ranker.
 """
 SEEDS = 3
 NOISE = (1, 2, 3)
