@@ -14,9 +14,11 @@ import pytest
 from tests.warm import warm_python
 
 # A door holds the functions, some of which bear the name of their file.
-classes, covering, envelope, severity, verdict = (
+covering, envelope, severity, surroundings, verdict = (
     import_module(f"anchorlib.diagnosis.judgement.{name}")
-    for name in ("classes", "noise.covering", "noise.envelope", "rounding.severity", "verdict")
+    for name in (
+        *("noise.covering", "noise.envelope", "rounding.severity", "surroundings", "verdict"),
+    )
 )
 
 ROOT = Path(__file__).parents[1]
@@ -100,10 +102,14 @@ def test_the_readmes_commands_are_the_pages(ran):
         ("… over long sums and several operations", f"{severity.HIDDEN_OPERATIONS} operations"),
         ("the least noise", f"{envelope.FLOOR:g} eps"),
         ("drift inside the noise", f"up to {verdict.COVERED:g} "),
+        (
+            f"… where the median error is {verdict.FEW:g} eps of float32 at most",
+            f"up to {verdict.COVERED_FEW:g} ",
+        ),
         ("… in the first two steps below float32", f"up to {verdict.COVERED_LOW:g} "),
         ("records that are scored", f"{envelope.ELEMENTS} elements"),
         ("zero by theory", f"at least {covering.NOISY:g} times"),
-        ("unrelated", f"from {classes.UNRELATED:g}"),
+        ("unrelated", f"from {surroundings.UNRELATED:g}"),
     ],
 )
 def test_the_pages_thresholds_are_the_codes(row, value):

@@ -30,17 +30,14 @@ between backward and step.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from anchorlib.diagnosis.causes.ancestry import Link, RecordAncestry, Search, Site, between, link_to
+from anchorlib.diagnosis.pairing import opaque
 from anchorlib.record import BUFFER, Edges
 
 __all__ = ["Lineage", "StepLineage"]
-
-NODE = re.compile(r"Backward\d*$")
-"""Names of autograd's nodes; operations of another name were made without autograd."""
 
 Shape = tuple[int, ...]
 RecordKey = tuple[str, str, int, int]
@@ -202,7 +199,7 @@ class StepLineage:
             seen.add(site)
             edges = self._edges.get(site)
             if edges is not None and edges.ops:
-                return any(map(NODE.search, edges.ops))
+                return not opaque(edges.ops)
             site = self._other_name(site)
         return True
 

@@ -65,7 +65,7 @@ class Outside:
         return "starts_unequal", "the model was given something else"
 
     def _is_near(self, row: int, measure: Measure) -> bool:
-        """Whether values before an input in its step differ nearly as much as the input.
+        """Whether results before an input in its step differ nearly as much as the input.
 
         The program may have computed the input from them without a trace, as an action from an
         actor's result and noise.
@@ -74,6 +74,7 @@ class Outside:
         rows = self.frontier.alignment.a_row[self.measures.pair]
         before = (a.step[rows] == a.step[row]) & (a.rank[rows] == a.rank[row])
         before &= (a.order[rows] < a.order[row]) & a.of_kind("value")[rows]
+        before &= self.frontier.role[rows] != Role.INPUT
         errors = (self.measures["error_eps"] * self.measures["eps"])[before]
         largest = float(np.nanmax(errors)) if np.isfinite(errors).any() else 0.0
         return measure.error_eps * measure.eps <= NEARLY * largest
