@@ -124,8 +124,8 @@ def tensor_names(model: nn.Module, optimizer: object = None, prefix: str = "") -
 
     They name inputs and module outputs in definition order, parameters, and buffers, each in
     each of its kinds. `NAME@opt.*` stands for optimizer state that the first step will make.
-    optimizer, prefix: those that `watch` will be given. Raises OptionError for an `optimizer` that
-        is none.
+    optimizer, prefix: those that `watch` will be given.
+    Raises OptionError for an `optimizer` that is none.
     """
     parts = parts_of(model, prefix)
     known = tensor_kinds(parts, state_keys(parts, unwrap_all(optimizer)), unknown_state="opt.*")
