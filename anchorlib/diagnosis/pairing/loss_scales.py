@@ -45,7 +45,7 @@ from anchorlib.diagnosis.pairing.taken_gradients import (
     FLOATS,
     ROUNDINGS,
     is_taken,
-    shows_no_hiding,
+    rules_out_clipping,
     takes_the_same,
 )
 from anchorlib.scope import TRAIN
@@ -157,7 +157,7 @@ def _rounded_scales(alignment: Alignment, pairs: Array, scaled: Array) -> Array 
         apart = np.abs(norm_b / scales / norm_a - 1)[then]
     apart = apart[np.isfinite(apart)]  # a gradient may vanish; most show whether the scale goes on
     goes_on = not len(apart) or np.median(apart) <= LEAST
-    return scales if goes_on and shows_no_hiding(alignment, step) else None
+    return scales if goes_on and rules_out_clipping(alignment, step) else None
 
 
 def _scales(alignment: Alignment, here: Array, scaled: Array, factor: float) -> Array:
@@ -190,7 +190,7 @@ def _may_be_clipped(alignment: Alignment, step: int) -> bool:
     """
     a = alignment.a
     recorded = bool((a.of_kind("pass_grad") & (a.step == step)).any())
-    return recorded and not shows_no_hiding(alignment, step)
+    return recorded and not rules_out_clipping(alignment, step)
 
 
 def _first_or_largest(alignment: Alignment, inside: Array) -> int:

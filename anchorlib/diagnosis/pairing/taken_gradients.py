@@ -18,7 +18,7 @@ from anchorlib.diagnosis.pairing.splits import parameters_of
 from anchorlib.diagnosis.pairing.tables import Table
 from anchorlib.errors import StoreError
 
-__all__ = ["EPS32", "FLOATS", "ROUNDINGS", "is_taken", "shows_no_hiding", "takes_the_same"]
+__all__ = ["EPS32", "FLOATS", "ROUNDINGS", "is_taken", "rules_out_clipping", "takes_the_same"]
 
 Array = np.ndarray[Any, Any]
 EPS32 = 2.0**-23
@@ -38,7 +38,7 @@ UNKNOWN, ONCE, OFTEN = 0, 1, 2
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 
 
-def shows_no_hiding(alignment: Alignment, step: int) -> bool:
+def rules_out_clipping(alignment: Alignment, step: int) -> bool:
     """Whether the records of a step show that no clipping removed the factor from the gradients."""
     sides = (alignment.a, step), (alignment.b, step + alignment.step_offset)
     if _shows_clipping(alignment, step):

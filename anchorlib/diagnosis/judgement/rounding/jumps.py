@@ -113,9 +113,9 @@ def _is_handed_on(
 ) -> bool:
     """Whether a row's error comes from a parent, so that no leap begins here.
 
-    Where a parent was recorded in one run alone, every earlier record counts as a parent. An
-    operation may enlarge an error, up to TIMES. An optimizer's state may hold squares: (1 + e)² is
-    1 off by e·(2 + e). That matters where a gradient consists of rounding alone, as one that is
+    Where a parent of a value was recorded in one run alone, every earlier value counts as a parent.
+    An operation may enlarge an error, up to TIMES. An optimizer's state may hold squares: (1 + e)²
+    is 1 off by e·(2 + e). That matters where a gradient consists of rounding alone, as one that is
     zero by theory, and e is large. But a gradient that an optimizer reads, if it comes from a
     single pass, is a multiple of that pass's gradient. Its error comes from that gradient only up
     to MULTIPLE times the sum of two errors: the gradient's, and that of the norm to which gradients
@@ -133,8 +133,11 @@ def _is_handed_on(
     ]
     if frontier.orphaned[row] and kind == "value":
         # What a parent in one run alone was made of may be any value before.
-        values = a.of_kind("value")
-        parents = [one for one in errors if a.order[one] < a.order[row] and values[one]]
+        parents = [
+            one
+            for one in errors
+            if a.order[one] < a.order[row] and a.tensors[a.tensor[one]].kind == "value"
+        ]
     largest = max((errors.get(parent, 0.0) for parent in parents), default=0.0)
     if (made := _pass_of(frontier, row)) is not None:
         return errors[row] <= MULTIPLE * (errors.get(made, 0.0) + of_norm)
