@@ -9,6 +9,7 @@ damage         values that do not have the digest that was recorded
 values         a record's values, read in pieces
 ulps, whereabouts             the largest difference in ulps; which indices differ
 precision, autocast           in which dtype values were rounded
+coarsest       the coarsest format in which a step computed, up to a record
 unrounding                    operations that do not round
 sums, convolutions, steady    how far rounding may move a sum, or a parameter's update
 """
@@ -21,6 +22,7 @@ from anchorlib.diagnosis.sizes.autocast import (
     autocast_eps,
     multiplies,
 )
+from anchorlib.diagnosis.sizes.coarsest import coarsest_formats
 from anchorlib.diagnosis.sizes.convolutions import Geometry, convolutions, geometry_of
 from anchorlib.diagnosis.sizes.damage import Seals
 from anchorlib.diagnosis.sizes.measurement import measure
@@ -47,6 +49,7 @@ __all__ = [
     "Task",
     "apart",
     "autocast_eps",
+    "coarsest_formats",
     "convolutions",
     "geometry_of",
     "max_ulp",

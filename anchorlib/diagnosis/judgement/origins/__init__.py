@@ -16,7 +16,6 @@ idle_elements  values that differ only in elements that no loss reads
 numbers_read  single numbers from which a larger recorded number is made
 turns      backward passes that contribute in another order to equal gradients
 packed     packed sequences, whose rows stand in the order of time and then of length
-coarsest   the coarsest dtype that differing records went through, as its eps
 other_uses values that the runs use differently, and whose gradients are other quantities
 row_order  records whose rows stand in another order
 partials   gradients of which one run alone states that it recorded only a part

@@ -16,11 +16,10 @@ import numpy as np
 
 from anchorlib.diagnosis.causes import is_grafted
 from anchorlib.diagnosis.judgement.origins.cancelling import cancelling
-from anchorlib.diagnosis.judgement.origins.coarsest import coarsest_formats
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep, module_of
 from anchorlib.diagnosis.judgement.origins.numbers_read import sizes_of_readers
 from anchorlib.diagnosis.judgement.origins.returned import read_by_losses
-from anchorlib.diagnosis.sizes import steady_elements_apart
+from anchorlib.diagnosis.sizes import coarsest_formats, steady_elements_apart
 
 __all__ = ["LIMIT", "goes_on", "moves_alike", "same_learning"]
 

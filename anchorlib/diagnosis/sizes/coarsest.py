@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.pairing import Alignment, Table
-from anchorlib.diagnosis.sizes import Measures, autocast_eps, observed_eps
+from anchorlib.diagnosis.sizes.autocast import autocast_eps
+from anchorlib.diagnosis.sizes.measures import Measures
+from anchorlib.diagnosis.sizes.precision import observed_eps
 
 __all__ = ["coarsest_formats"]
 
