@@ -23,7 +23,12 @@ from anchorlib.diagnosis.judgement.rounding import (
     is_rest_of_terms,
     severity,
 )
-from anchorlib.diagnosis.judgement.surroundings import UNRELATED, recorded_before, seeds_differ
+from anchorlib.diagnosis.judgement.surroundings import (
+    UNRELATED,
+    differs_before,
+    recorded_before,
+    seeds_differ,
+)
 from anchorlib.diagnosis.sizes import Measure, Measures
 from anchorlib.scope import TRAIN
 
@@ -84,6 +89,13 @@ class ComputedRows:
         """Return a clause that says that GradScaler skipped the step in one run alone, or ""."""
         run = self.skips.alone(row)
         return f"; the scaler skipped the step in {run} only" if run else ""
+
+    def is_decided_before(self, row: int) -> bool:
+        """Return whether a row reads an index that differs, and that rounding may have decided.
+
+        Rounding may have decided it where a value before the row differs already.
+        """
+        return self.changes.other_index(row) and differs_before(self.frontier, row)
 
     def _random(self, row: int) -> bool:
         """Return whether a row differs between the noise runs, though its inputs are equal."""
@@ -185,11 +197,13 @@ class ComputedRows:
     def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
         """Return the class of an error beyond the rounding of one operation, and why.
 
-        It is a fault, unless the whole step is equal but for a few roundings, or unrecorded data,
-        parameters or random numbers may explain the error.
+        It is a fault, unless the whole step is equal but for a few roundings, or rounding before
+        the row, unrecorded data, parameters or random numbers may explain the error.
         """
         if self._agrees_with_all_learnt(row, measure):
             return "rounding", "a few roundings in a row, as in all that is learned in the step"
+        if self.is_decided_before(row):
+            return "rounding", "it reads an index that rounding before it may have decided"
         front = self.frontier
         unrelated = measure.cosine_distance >= UNRELATED
         untracked, seeds = bool(front.ancestry(row).untracked), seeds_differ(self.frontier, row)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.causes import DIFFERS, Frontier
 from anchorlib.diagnosis.judgement.changes import (
     Changes,
     stated,
@@ -29,6 +29,7 @@ OPTIMIZER = "the optimizer was told otherwise at this step"
 MOMENTS = "the norm hides that its input differs by a factor or a shift"
 FORMULA = "both say that it is computed otherwise, and what it is made of is much nearer"
 
+ANCESTORS = 64  # rows in which an index is looked for, of which a leap was made
 RANKS = 8  # how many ranks are asked whether their optimizers stepped again
 
 
@@ -68,7 +69,7 @@ class Judge:
         if not any(origin.cls == "nonfinite" for origin in origins):
             origins += self._overflow()
         leap = jump(self.frontier, self.measures, self.classes.overflows)
-        if leap is not None and not self._covered(leap.row):
+        if leap is not None and not (self._covered(leap.row) or self._follows_an_index(leap.row)):
             origins = self._with_leap(origins, leap)
         hidden = hidden_by_a_norm(self.frontier, self.measures)
         if hidden is not None and not self._covered(hidden):
@@ -80,6 +81,19 @@ class Judge:
 
     def _covered(self, row: int) -> bool:
         return self.classes.covering.covers(self.classes.pair(row))
+
+    def _follows_an_index(self, row: int) -> bool:
+        """Return whether a row, or what it was made of, reads an index that rounding may decide."""
+        rows, seen = [row], {row}
+        while rows and len(seen) <= ANCESTORS:
+            one = rows.pop()
+            if self.classes.computed.is_decided_before(one):
+                return True
+            more = set(self.frontier.parents(one)) - seen
+            more = {other for other in more if self.frontier.status[other] == DIFFERS}
+            seen |= more
+            rows += sorted(more)
+        return False
 
     def _with_leap(self, origins: list[Origin], leap: Jump, why: str = "") -> list[Origin]:
         """Return `origins` with one more at the row of `leap`, unless a fault comes before it.

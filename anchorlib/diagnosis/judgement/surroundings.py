@@ -1,14 +1,18 @@
 """What surrounds a record: which records came before it in its pass, and its rank's seeds.
 
 Both decide whether a difference may come from outside: `outside` asks for rows without known
-parents, `computed_rows` for rows that read something unrecorded.
+parents, `computed_rows` for rows that read something unrecorded. And what differs before a record
+may have decided what the record reads.
 """
 
 from __future__ import annotations
 
-from anchorlib.diagnosis.causes import Frontier, Role
+import numpy as np
 
-__all__ = ["UNRELATED", "recorded_before", "seeds_differ"]
+from anchorlib import dtypes
+from anchorlib.diagnosis.causes import DIFFERS, Frontier, Role
+
+__all__ = ["UNRELATED", "differs_before", "recorded_before", "seeds_differ"]
 
 UNRELATED = 0.3
 """The cosine distance from which two tensors are not variants of one another."""
@@ -21,6 +25,16 @@ def recorded_before(frontier: Frontier, row: int, role: Role) -> bool:
     roles = frontier.layouts[int(frontier.blocks.layout[block])].role
     before = (a.order[rows] < a.order[row]) & (a.pass_index[rows] == a.pass_index[row])
     return bool((before & (roles == role)).any())
+
+
+def differs_before(frontier: Frontier, row: int) -> bool:
+    """Return whether a value of floating-point numbers differs before a row in its pass."""
+    a, rows = frontier.alignment.a, np.flatnonzero(frontier.status == DIFFERS)
+    floats = np.array([dtypes.dtype(name).family == "float" for name in a.dtypes], bool)
+    before = (a.step[rows] == a.step[row]) & (a.pass_index[rows] == a.pass_index[row])
+    before &= (a.order[rows] < a.order[row]) & (a.rank[rows] == a.rank[row])
+    before &= floats[a.dtype[rows]] & a.of_kind("value")[rows]
+    return bool(before.any())
 
 
 def seeds_differ(frontier: Frontier, row: int) -> bool:

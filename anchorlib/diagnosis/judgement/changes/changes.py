@@ -43,6 +43,7 @@ from anchorlib.diagnosis.judgement.changes.given import given_elsewhere
 from anchorlib.diagnosis.judgement.changes.indices import (
     exchanged,
     other_targets,
+    reads_another_index,
     said_by_names,
     without_data,
     without_targets,
@@ -239,6 +240,10 @@ class Changes:
         row: a row of A; False for any kind but `value`, and where parts were merged.
         """
         return self._has_formula(row) and other_number(*self.calls.operations(row), computed=True)
+
+    def other_index(self, row: int) -> bool:
+        """Return whether the runs state for a row that an index differs which it reads, no more."""
+        return reads_another_index(*self.calls.operations(row))
 
     def other_code(self, row: int) -> bool:
         """Return whether both runs state what made a row, and the code that made it differs.

@@ -20,7 +20,14 @@ from anchorlib.diagnosis.judgement.changes.operations import Operation, plainly
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.names import escape
 
-__all__ = ["exchanged", "other_targets", "said_by_names", "without_data", "without_targets"]
+__all__ = [
+    "exchanged",
+    "other_targets",
+    "reads_another_index",
+    "said_by_names",
+    "without_data",
+    "without_targets",
+]
 
 INDEX = re.compile(r"\((\d+) from -?\d+ to -?\d+, ([0-9a-f]{8})\)")
 TARGET = re.compile(r"(?:, )?\btarget=(\([^()]*\)|tensor\([^()]*\)|[^,()]+)")
@@ -82,6 +89,19 @@ def exchanged(a: Sequence[Operation], b: Sequence[Operation]) -> bool:
         return False
     indices_a, indices_b = ({index for indices in side for index in indices} for side in sides)
     return indices_a <= indices_b or indices_b <= indices_a
+
+
+def reads_another_index(a: Sequence[Operation], b: Sequence[Operation]) -> bool:
+    """Return whether two runs do the same by indices that differ, of equally many elements.
+
+    Which index it is, is all that the runs state otherwise. False also where they have exchanged
+    indices, which only code does. a, b: the operations that made a record in A, and in B.
+    """
+    plain = [[(op.name, INDEX.sub("", op.arguments)) for op in ops] for ops in (a, b)]
+    counts = [[one[0] for op in ops for one in INDEX.findall(op.arguments)] for ops in (a, b)]
+    digests = [[one[1] for op in ops for one in INDEX.findall(op.arguments)] for ops in (a, b)]
+    alike = plain[0] == plain[1] and counts[0] == counts[1]
+    return alike and digests[0] != digests[1] and not exchanged(a, b)
 
 
 def other_targets(a: Sequence[Operation], b: Sequence[Operation]) -> Iterator[str]:

@@ -25,7 +25,16 @@ from anchorlib.diagnosis.pairing import Alignment, Table, align
 from anchorlib.diagnosis.sizes import Measures, measure
 from anchorlib.reading import Over
 
-__all__ = ["ELEMENTS", "FLOOR", "SATURATED", "Envelope", "envelope", "perturbation", "scores"]
+__all__ = [
+    "ELEMENTS",
+    "FLOOR",
+    "SATURATED",
+    "Envelope",
+    "envelope",
+    "factors_of_updates",
+    "perturbation",
+    "scores",
+]
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
@@ -110,7 +119,7 @@ def envelope(
     if len(runs) > 1:
         random |= _random(align(runs[0], runs[1]).settled())
     horizon = _horizon(a.step[rows], relative, measures["numel"])
-    floor = FLOOR * measures["eps"] * _of_parameters(a, rows)
+    floor = FLOOR * measures["eps"] * factors_of_updates(a, rows)
     return Envelope(
         relative=relative,
         nonfinite=nonfinite,
@@ -170,11 +179,11 @@ def _of_run(
     return relative, broken, [damage.line for damage in noise.damaged]
 
 
-def _of_parameters(a: Table, rows: Array) -> Array:
-    """Return for each row the factor by which its least noise exceeds half an eps of the row.
+def factors_of_updates(a: Table, rows: Array) -> Array:
+    """Return for each row how many times as large as an update the updated parameter is.
 
-    For an update `delta` the factor is the parameter's norm over the update's norm, at least 1. It
-    is 1 for other kinds, and where the parameter was not recorded.
+    For an update `delta` that is the parameter's norm over the update's norm, at least 1. It is 1
+    for other kinds, and where the parameter was not recorded.
     """
     number = {(tensor.name, tensor.kind, tensor.rank): at for at, tensor in enumerate(a.tensors)}
     whose = np.full(len(a.tensors), -1)

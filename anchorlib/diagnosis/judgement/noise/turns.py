@@ -10,15 +10,20 @@ The limits of a clamp are such decisions, too. And where the largest of several 
 as in a max pool, two elements that are equal but for rounding may change places, so that the
 gradient goes to the other element.
 
-A turn is believed only where the records show it. For every element that leaves the noise, two
-things must hold: its forward values in A and B lie on the two sides of zero or of a limit, no
-further from it than forward values usually differ; and the gradient that the decision passes on
-accounts for the difference. Of two elements that change places, one loses the gradient that the
-other gets.
+Adam divides each element of a gradient by its own size. An element whose gradient is zero but for
+rounding takes a whole step, in a direction that rounding decides.
+
+A turn is believed only where the records show it. For an update, the gradients of the turned
+elements must be as small as gradients usually differ, and must differ by a tenth of their size. For
+every element of a gradient that leaves the noise, two things must hold: its forward values in A and
+B lie on the two sides of zero or of a limit, no further from it than forward values usually differ;
+and the gradient that the decision passes on accounts for the difference. Of two elements that
+change places, one loses the gradient that the other gets.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +31,12 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier
-from anchorlib.diagnosis.judgement.noise.envelope import SATURATED, Envelope, scores
+from anchorlib.diagnosis.judgement.noise.envelope import (
+    SATURATED,
+    Envelope,
+    factors_of_updates,
+    scores,
+)
 from anchorlib.diagnosis.judgement.noise.leaving import LEAVING, first_to_leave
 from anchorlib.diagnosis.judgement.series import values
 from anchorlib.diagnosis.pairing import Place, place_at
@@ -43,8 +53,13 @@ LIMITED = re.compile(r"^(Clamp(Min|Max)?|Hardtanh)Backward")
 LARGEST = re.compile(r"^((Adaptive)?MaxPool\w*|Max)Backward")
 """Operations that pass the gradient on to the largest of several elements."""
 LIMIT = re.compile(r"\b(?:min|max)(?:_val)?=(-?[\d.]+(?:e[+-]?\d+)?)")
+UPDATES = ("delta", "updated")
+"""The kinds of records that an optimizer makes of a parameter and its gradient."""
+UNSTEADY = 0.1
+"""By what share of its size a gradient differs at least that consists of rounding."""
 NEAR = 16.0
-"""How far from zero a turned element may be, in usual differences of forward values."""
+"""How far from zero a turned element may be, in usual differences of forward values, or of
+gradients."""
 TWICE = 2.01
 """By how many times the gradient that is passed on a turn may change an element: by twice that
 gradient for abs, whose slope changes its sign."""
@@ -60,9 +75,10 @@ MOST = 16
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A gradient that differs since an operation, as ReLU, decided otherwise in B at some elements.
+    """A gradient or an update that differs since rounding decided otherwise in B at some elements.
 
-    elements: at how many of the `numel` elements it did. size: the relative error that they make.
+    elements: at how many of the `numel` elements it did. size: the relative error that they make:
+        in a gradient, or in the parameter that is updated.
     """
 
     place: Place
@@ -73,6 +89,13 @@ class Turn:
     def line(self) -> str:
         """Return a sentence for people: where elements turned, how many, and what follows."""
         where = f"{self.place.name} at step {self.place.step}, pass {self.place.pass_index}"
+        if self.place.kind in UPDATES:
+            return (
+                f"{self.elements:,} of the {self.numel:,} elements of {where} have gradients that "
+                "are zero but for rounding, which the optimizer makes steps of: the update differs "
+                f"by these steps, and up to {self.size:.1g} in what follows from it is none to "
+                "judge"
+            )
         return (
             f"{self.elements:,} of the {self.numel:,} elements of {where} lie where an operation "
             "decides but for rounding, on its two sides in the two runs: the gradient differs by "
@@ -85,13 +108,14 @@ def turns(
 ) -> tuple[Array | None, list[Turn]]:
     """Return the score of each measured pair without the effect of turns, and a list of the turns.
 
-    A turn is a gradient in which rounding made an operation (as ReLU) decide otherwise in B. A
-    score is a pair's error over that of the noise runs. (None, []) without noise runs.
+    A turn is a gradient in which rounding made an operation (as ReLU) decide otherwise in B, or an
+    update in which rounding decided a gradient's sign. A score is a pair's error over that of the
+    noise runs. (None, []) without noise runs.
     """
     if noise is None:
         return None, []
     alignment, turns_found = frontier.alignment, []
-    error = measures["error_eps"] * measures["eps"]
+    error = _errors(frontier, measures)
     judged = scores(measures, noise)
     for _ in range(MOST):
         at = first_to_leave(alignment, measures, judged)
@@ -117,8 +141,8 @@ def _turned(
     to judge the records that follow. at: the pair's index into `measures`.
     """
     row = int(frontier.alignment.a_row[measures.pair[at]])
-    apart = float(measures["error_eps"][at] * measures["eps"][at])
-    if apart >= SATURATED or not _decided(frontier, row):
+    updates = frontier.alignment.a.tensors[frontier.alignment.a.tensor[row]].kind in UPDATES
+    if _errors(frontier, measures)[at] >= SATURATED or not (updates or _decided(frontier, row)):
         return None
     try:
         own, beside = _values(frontier, row), _beside(frontier, row)
@@ -127,7 +151,11 @@ def _turned(
     if own is None:
         return None
     off = np.abs(own[1] - own[0])
-    turned = _crossed(beside, off, _limits(frontier, row)) | _swapped(frontier, row, own, beside)
+    if updates:
+        turned = _undecided(beside, off)
+    else:
+        turned = _crossed(beside, off, _limits(frontier, row))
+        turned |= _swapped(frontier, row, own, beside)
     rest = float(np.linalg.norm(off[~turned]) / np.linalg.norm(own[0]))
     score = rest / max(float(noise.relative[at]), float(noise.floor[at]))
     return (int(turned.sum()), score) if turned.any() and score <= LEAVING else None
@@ -222,6 +250,35 @@ def _crossed(beside: list[tuple[str, Array, Array]], off: Array, limits: set[flo
                 crossed |= ((x > at) != (y > at)) & (far <= near)
     accounted: Array = crossed & (off <= TWICE * passed)
     return accounted
+
+
+def _undecided(beside: list[tuple[str, Array, Array]], off: Array) -> Array:
+    """Return a boolean mask of the elements of an update whose gradient consists of rounding.
+
+    Their gradients differ by more than UNSTEADY of their size, and in both runs they are no larger
+    than NEAR times what the gradients of the other elements usually differ by.
+    beside: the kind and the values of each parent of the update. off: how far the updates of the
+    two runs are apart, for each element.
+    """
+    undecided = np.zeros(len(off), bool)
+    for kind, x, y in beside:
+        if kind == "grad" and len(x) == len(y) == len(off):
+            apart, size = np.abs(y - x), np.maximum(np.abs(x), np.abs(y))
+            steady = apart <= UNSTEADY * size
+            usual = np.linalg.norm(apart[steady]) / math.sqrt(max(int(steady.sum()), 1))
+            undecided |= ~steady & (size <= NEAR * usual)
+    return undecided
+
+
+def _errors(frontier: Frontier, measures: Measures) -> Array:
+    """Return the relative error of each pair; of an update, relative to its parameter.
+
+    What follows from an update is computed from the parameter.
+    """
+    errors: Array = measures["error_eps"] * measures["eps"]
+    rows = frontier.alignment.a_row[measures.pair]
+    with np.errstate(all="ignore"):
+        return errors / factors_of_updates(frontier.alignment.a, rows)
 
 
 def _beside(frontier: Frontier, row: int) -> list[tuple[str, Array, Array]]:

@@ -19,7 +19,7 @@ from anchorlib import dtypes
 from anchorlib.diagnosis.causes import UNMATCHED, Frontier, Overflows, Role
 from anchorlib.diagnosis.judgement.rounding.severity import severity
 from anchorlib.diagnosis.judgement.rounding.shaken import steady_error
-from anchorlib.diagnosis.sizes import Measures
+from anchorlib.diagnosis.sizes import Measures, coarsest_formats
 
 __all__ = ["Jump", "jump"]
 
@@ -28,8 +28,17 @@ TIMES = 1000.0
 """How many times as large as the largest error before it a leap has to be."""
 LEAST = 2.0**-23
 """The least error that counts as the largest error before: one eps of float32."""
+GRADIENTS = ("pass_grad", "grad")
+"""The kinds of gradients, of which a far smaller one may consist of rounding alone."""
 MULTIPLE = 2.0
 """How many times as large as these errors that of a multiple may be."""
+SHARE = 1e-2
+"""The share of the largest gradient of its kind and step against which a smaller one is judged. The
+gradient of attention's keys is zero by theory where all values are equal, as in the first layer of
+a decoder that begins with zeros: rounding alone was 3e-9 of the largest gradient there."""
+LOW = 4.0
+"""By how many eps of a format coarser than float32 a record may be off that is made of roundings in
+it, where the record itself states no operations, as under no_grad."""
 ELEMENTS = 64
 """The fewest elements of a tensor that leaps: smaller tensors may differ by 100 % by rounding."""
 
@@ -48,11 +57,12 @@ class Jump(NamedTuple):
 def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump | None:
     """The first leap in the first step that differs, in A's order of execution; None without one.
 
-    Three kinds of large errors are no leaps. The first is the error of a tensor that consists of
+    Four kinds of large errors are no leaps. The first is the error of a tensor that consists of
     rounding alone, as the gradient of a bias before a norm. The second is any error behind a record
     of integers, since rounding may turn a decision. The third is the error of gradients after the
     backward of a step that one run skipped because of a larger loss scale: clipping divides these
-    gradients by a norm that is infinite.
+    gradients by a norm that is infinite. The fourth is an error of LOW eps of a coarse format that
+    both runs computed in before.
     """
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
@@ -69,8 +79,9 @@ def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump |
         zip(rows[at].tolist(), (measures["error_eps"] * measures["eps"])[at].tolist(), strict=True)
     )
     largest, of_norm = 0.0, _error_of_norm(frontier, measures, at)
-    for place, (row, error) in zip(at.tolist(), errors.items(), strict=True):
-        far = error > TIMES * max(largest, LEAST)
+    beside, low = _errors_beside(frontier, measures, at), _roundings(frontier, measures, at)
+    for index, (place, (row, error)) in enumerate(zip(at.tolist(), errors.items(), strict=True)):
+        far = beside[index] > TIMES * max(largest, LEAST) and error > low[index]
         if far and (
             _is_handed_on(frontier, row, errors, of_norm) or _is_rounding(frontier, measures, place)
         ):
@@ -85,6 +96,46 @@ def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump |
             continue  # a fault in so few elements is seen at a larger tensor that follows from them
         largest = max(largest, error)
     return None
+
+
+def _errors_beside(frontier: Frontier, measures: Measures, at: Array) -> Array:
+    """Return the relative error of each record; that of a small gradient beside larger ones.
+
+    The error of a gradient that is far smaller than the others of its kind is relative to SHARE of
+    the largest of these.
+    at: the indices, into `measures`, of the pairs of the first step that differs.
+    """
+    alignment = frontier.alignment
+    pairs = measures.pair[at]
+    rows = alignment.a_row[pairs]
+    errors: Array = (measures["error_eps"] * measures["eps"])[at]
+    norms, norms_b = (
+        table.figures["l2"][own]
+        for table, own in ((alignment.a, rows), (alignment.b, alignment.b_row[pairs]))
+    )
+    for kind in GRADIENTS:
+        own = alignment.a.of_kind(kind)
+        which = np.flatnonzero(own[rows])
+        if not len(which):
+            continue
+        sizes = alignment.a.figures["l2"][own & (alignment.a.step == alignment.a.step[rows[0]])]
+        least = SHARE * float(sizes[np.isfinite(sizes)].max(initial=0.0))
+        which = which[norms[which] < least]
+        # Where A's gradient is zero, its relative error is infinite: B's gradient is the error.
+        zero = norms[which] == 0
+        apart = np.where(zero, norms_b[which], np.where(zero, 0, errors[which]) * norms[which])
+        errors[which] = apart / least
+    return errors
+
+
+def _roundings(frontier: Frontier, measures: Measures, at: Array) -> Array:
+    """Return how far roundings of a coarse format move each record; 0 where none was before it.
+
+    at: the indices, into `measures`, of the pairs of the first step that differs.
+    """
+    eps = coarsest_formats(frontier.alignment, measures, at)
+    roundings: Array = np.where(eps > LEAST, LOW * eps, 0.0)
+    return roundings
 
 
 def _error_of_norm(frontier: Frontier, measures: Measures, at: Array) -> float:

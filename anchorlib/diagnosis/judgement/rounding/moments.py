@@ -51,7 +51,9 @@ def hidden_by_a_norm(frontier: Frontier, measures: Measures) -> int | None:
         if made is None:
             continue
         before = (rank == rank[place]) & (a.step[rows] == first) & (a.order[rows] <= made)
-        largest = max([LEAST, *apart[before & ~np.isnan(apart)].tolist()])
+        if np.isnan(apart[before]).any():
+            continue  # a record of another shape, as of another batch: the norm may hide nothing
+        largest = max([LEAST, *apart[before].tolist()])
         if _error(frontier, row, float(apart[place])) > TIMES * largest:
             return row
     return None

@@ -34,6 +34,8 @@ Array = np.ndarray[Any, Any]
 KINDS = ("value", "grad")
 CLEARLY = 0.1  # of the distance in B's own order: a move must leave less
 MOST_ELEMENTS = 1 << 26
+MOST_PARTS = 4
+"""Of how many batches the samples may be with which a model was called at once."""
 TRIED = 3
 """How many values of a pass may follow no order of its step before the pass is given up."""
 
@@ -157,7 +159,7 @@ def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Order) -> tuple[
     too many elements. Raises StoreError where a record cannot be read.
     """
     shape = a.shapes[a.shape[row_a]]
-    tried = list(_tried(shape, order.places))
+    tried = list(_tried(shape, order))
     of_one_form = (
         shape == b.shapes[b.shape[row_b]] and a.dtypes[a.dtype[row_a]] == b.dtypes[b.dtype[row_b]]
     )
@@ -195,19 +197,22 @@ def _settled(order: Order, move: Move, values_a: Array, values_b: Array) -> Orde
     return order.settled(*rows)
 
 
-def _tried(shape: tuple[int, ...], order: Array) -> Iterator[Move]:
+def _tried(shape: tuple[int, ...], order: Order) -> Iterator[Move]:
     """Yield the moves along all axes along which a record of this shape may follow the samples.
 
-    A flattened axis may have the samples outside or inside: both moves are tried.
+    A flattened axis may have the samples outside or inside: both moves are tried. A shorter axis
+    may have the samples of one of several batches with which a model was called at once.
     """
-    count = len(order)
+    places, count = order.places, len(order.places)
     for axis, size in enumerate(shape):
         if size == count:
-            yield Move(axis, order, shape)
+            yield Move(axis, places, shape)
         elif size and size % count == 0:
             times = size // count
-            yield Move(axis, order, (*shape[:axis], count, times, *shape[axis + 1 :]))
-            yield Move(axis + 1, order, (*shape[:axis], times, count, *shape[axis + 1 :]))
+            yield Move(axis, places, (*shape[:axis], count, times, *shape[axis + 1 :]))
+            yield Move(axis + 1, places, (*shape[:axis], times, count, *shape[axis + 1 :]))
+        elif size > 1 and count % size == 0 and count // size <= MOST_PARTS:
+            yield from (Move(axis, part, shape) for part in order.of_parts(size))
 
 
 def _apart(left: Array, right: Array) -> float:

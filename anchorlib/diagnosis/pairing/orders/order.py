@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +48,19 @@ class Order(NamedTuple):
         places[by_rank] = self.places[theirs]
         alike[by_rank] = np.concatenate((np.zeros(1, np.int64), np.cumsum(ends)))
         return Order(places, alike)
+
+    def of_parts(self, size: int) -> Iterator[Array]:
+        """Yield the orders of `size` samples of which this order consists, each once.
+
+        A model may be called once with the samples of several batches, one behind the other: what
+        is chosen, then what is rejected. Records of one of these batches have its order. An order
+        of a part is yielded only where all parts keep to themselves in B.
+        """
+        parts = self.places.reshape(-1, size)
+        within = parts - size * np.arange(len(parts))[:, None]
+        if (within < 0).any() or (within >= size).any():
+            return
+        yield from np.unique(within, axis=0)
 
 
 Pass = tuple[int, str, int, int]

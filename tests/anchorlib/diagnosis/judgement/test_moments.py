@@ -91,6 +91,13 @@ def test_a_factor_that_came_in_with_the_data_is_not_hidden_by_the_norm(tmp_path)
     assert found.origins[0].cls == "starts_unequal"
 
 
+@pytest.mark.slow
+def test_a_batch_of_another_size_is_other_data_and_nothing_that_a_norm_hides(tmp_path):
+    found = judged(tmp_path, given=lambda x: x[:12])
+    assert found.verdict == "suspect", found.sentence
+    assert found.origins[0].place.name == "input"
+
+
 class Pooled(nn.Module):
     """A batch norm of features that are large beside their spread, by a formula."""
 

@@ -231,3 +231,44 @@ def test_each_batch_of_a_pass_has_an_order_of_its_own(tmp_path, wrong, verdict):
     of_two_lengths(tmp_path, "b", turned=True, wrong=wrong)
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.verdict == verdict, found.sentence
+
+
+@given(order=st.permutations(range(5)), count=st.integers(1, 4), strays=st.booleans())
+def test_parts_that_keep_to_themselves_have_the_order_of_each(order, count, strays):
+    places = np.concatenate([np.array(order) + 5 * part for part in range(count)])
+    if strays:
+        places[[0, -1]] = places[[-1, 0]]
+    found = list(Order(places, np.arange(5 * count)).of_parts(5))
+    if count == 1:
+        assert [one.tolist() for one in found] == [places.tolist()]
+    else:
+        assert [one.tolist() for one in found] == ([] if strays else [list(order)])
+
+
+def preferring(store, name: str, *, turned: bool = False, sign: float = 1.0) -> None:
+    """A model is called once with what is chosen and what is rejected, 8 samples each."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, WIDE), nn.Tanh(), nn.Linear(WIDE, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    draw = torch.Generator().manual_seed(3)
+    with anchorlib.start(name, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for _ in range(3):
+            optimizer.zero_grad()
+            pairs = torch.randn(2, 8, 6, generator=draw)
+            pairs = pairs.flip(1) if turned else pairs
+            chosen, rejected = model(pairs.flatten(0, 1))[:, 0].unflatten(0, (2, 8))
+            margin = anchorlib.anchor(sign * chosen, "chosen") - anchorlib.anchor(rejected, "other")
+            anchorlib.anchor(-functional.logsigmoid(margin).mean(), "loss").backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize(("sign", "verdict"), [(1.0, "suspect"), (-1.0, "unexpected")])
+def test_batches_that_a_model_is_called_with_at_once_are_put_in_order_one_by_one(
+    tmp_path, sign, verdict
+):
+    preferring(tmp_path, "a")
+    preferring(tmp_path, "b", turned=True, sign=sign)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == verdict, found.sentence
+    assert SAID in found.sentence
