@@ -57,7 +57,7 @@ class Classes:
     covering: Covering = field(init=False)
 
     def __post_init__(self) -> None:
-        self.outside = Outside(self.frontier, self.measures)
+        self.outside = Outside(self.frontier, self.measures, self.changes)
         self.missing = MissingRecords(self.frontier)
         self.computed = ComputedRows(
             self.frontier, self.measures, self.changes, self.noise, self.agreed
@@ -113,7 +113,7 @@ class Classes:
         if role == Role.INPUT:
             given = self.outside.given(row, pair, measure)
             return given or self.computed.of(row, pair, measure)
-        if role == Role.BUFFER and self.outside.is_constant(row, pair):
+        if role != Role.INPUT and self.outside.is_constant(row, pair):
             return self.computed.of(row, pair, measure)
         if loose := self.outside.loose(row, measure):
             return loose

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from anchorlib.diagnosis.causes import EQUAL, Frontier, Role, StartingValues, starting_values
-from anchorlib.diagnosis.judgement.changes import is_constant
+from anchorlib.diagnosis.judgement.changes import Changes, is_constant
+from anchorlib.diagnosis.judgement.made_by_code import MadeByCode
 from anchorlib.diagnosis.judgement.surroundings import UNRELATED, recorded_before, seeds_differ
 from anchorlib.diagnosis.sizes import Measure, Measures
 from anchorlib.names import escape
@@ -42,23 +43,28 @@ class Outside:
 
     frontier: Frontier
     measures: Measures
+    changes: Changes
+    made_by_code: MadeByCode = field(init=False)
     starts: StartingValues = field(init=False)
 
     def __post_init__(self) -> None:
+        self.made_by_code = MadeByCode(self.frontier, self.changes)
         self.starts = starting_values(self.frontier.alignment)
 
     def given(self, row: int, pair: int, measure: Measure) -> tuple[str, str] | None:
         """Return the class of a model's input, and why; None if the size of the error decides.
 
-        An input is data from outside, with two exceptions. Where the two inputs are variants of one
-        another, or of unequal shapes, and come after computed records of their pass, the program
-        computed the input. And where B is given a tensor for one argument that A is given for
-        another, the code exchanged the arguments.
+        An input is data from outside, with three exceptions. Where the two inputs are variants of
+        one another, or of unequal shapes, and come after computed records of their pass, the
+        program computed the input. So it did where the input is that of the pass before but for a
+        small step. And where B is given a tensor for one argument that A is given for another, the
+        code exchanged the arguments.
         """
         if other := self._given_elsewhere(row, pair):
             return "not_rounding", f"B is given here what A is given as {other}"
         related = measure.cosine_distance < UNRELATED or measure.measured == "shape"
-        if related and recorded_before(self.frontier, row, Role.COMPUTED):
+        computed = related and recorded_before(self.frontier, row, Role.COMPUTED)
+        if computed or self.made_by_code.is_iterate(row, pair):
             if self._is_near(row, measure):
                 return "rounding", "what the program computed before it differs as much"
             return None
@@ -93,7 +99,7 @@ class Outside:
         return escape(others[0]) if others and a.figures["numel"][row] > 1 else ""
 
     def is_constant(self, row: int, pair: int) -> bool:
-        """Return whether a row is a buffer that code makes and never changes, with equal seeds."""
+        """Return whether a row is a constant that code makes, with equal seeds."""
         row_b = int(self.frontier.alignment.b_row[pair])
         return not seeds_differ(self.frontier, row) and is_constant(
             self.frontier, row, row_b, self._is_related
@@ -115,7 +121,7 @@ class Outside:
         None if the size of the error decides.
         """
         if self.frontier.opening[row]:
-            return "window_start", "the step before was not recorded"
+            return self._opening(row)
         if recorded_before(self.frontier, row, Role.COMPUTED):
             return None
         before = self._equal_before(row)
@@ -123,13 +129,25 @@ class Outside:
             return None
         unrelated = not measure.cosine_distance < UNRELATED
         if unrelated or not recorded_before(self.frontier, row, Role.INPUT):
-            if before is None:
-                return "starts_unequal", "nothing recorded came before it"
-            if unrelated:
-                return "starts_unequal", f"it is other data; at step {before} it was equal"
-            if not self._has_lineage(row):
-                return "starts_unequal", f"nothing says what made it; at step {before} it was equal"
+            why = self._made_unseen(row, before, measure)
+            return ("starts_unequal", why) if why else None
         return None
+
+    def _made_unseen(self, row: int, before: int | None, measure: Measure) -> str:
+        """Say that what made a loose value was not recorded; "" where it need not be data.
+
+        before: the last step in which the value was equal.
+        """
+        if before is None:
+            made_by_code = self.made_by_code.is_told_otherwise(
+                row
+            ) or self.made_by_code.is_anchored_beside_equal_data(row, measure)
+            return "" if made_by_code else "nothing recorded came before it"
+        if not measure.cosine_distance < UNRELATED:
+            return f"it is other data; at step {before} it was equal"
+        if not self._has_lineage(row):
+            return f"nothing says what made it; at step {before} it was equal"
+        return ""
 
     def _is_written_by_code(self, row: int, before: int | None) -> bool:
         """Whether a row is a buffer that code wrote in the step before, of what is equal.
@@ -173,14 +191,14 @@ class Outside:
         """Return the class of a parameter that differs where recording begins, and why.
 
         Recording may also begin anew where A was resumed. None where the step before was recorded
-        in the same session.
+        in the same session, and for a parameter that code makes of recorded ones.
         """
         front = self.frontier
         before, step = self._equal_before(row), int(front.alignment.a.step[row])
         if before is not None and before >= step - 1 and front.opening[row]:
             return None  # an evaluation, which has no step before it; the training recorded one
         if front.opening[row]:
-            return "window_start", "the step before was not recorded"
+            return self._opening(row)
         if front.alignment.a.step[row] == 0:
             return "starts_unequal", "parameters differ before the first step"
         block = int(front.block_of[row])
@@ -188,6 +206,15 @@ class Outside:
         if front.blocks.attempt[before] != front.blocks.attempt[block]:
             return "window_start", "the run was resumed here"
         return None
+
+    def _opening(self, row: int) -> tuple[str, str] | None:
+        """Return the class of a row whose step has no recorded step before it, and why.
+
+        None for a parameter that code makes of recorded ones.
+        """
+        if self.made_by_code.is_average(row):
+            return None
+        return "window_start", "the step before was not recorded"
 
     def began_unequal(self, row: int, measure: Measure) -> str:
         """Say which unrecorded tensors that a row reads began with other values in B; else "".

@@ -38,7 +38,8 @@ FEW = 32.0
 COVERED_FEW = 16.0
 """The least limit in place of COVERED where the median error is FEW eps at most. Noise runs are
 perturbed in their parameters alone, whereas a kernel that adds up in another order, as that of a
-batch norm in channels-last layout, rounds in every layer of the first step."""
+batch norm in channels-last layout, rounds in every layer of the first step. The score of that step
+then takes the place of COVERED in later steps."""
 ENOUGH = 3
 """Tensors that a median needs; neighbouring steps are taken together until there are as many."""
 MANY = 16
@@ -106,8 +107,10 @@ def _of_kind(kind: str, scores: Array, error: Array, step: Array, low: Array, fi
     middles = medians(groups, scores, int(groups.max()) + 1)
     since = np.full(len(middles), np.inf)
     np.minimum.at(since, groups, step - first)
-    limit = COVERED * np.sqrt(1 + since)
     few = medians(groups, error, len(middles)) <= FEW * EPS32
+    # Noise that was too small for the few roundings of the first step stays so in what follows.
+    began = min(float(middles[0]), COVERED_FEW) if few[0] and since[0] == 0 else COVERED
+    limit = max(COVERED, began) * np.sqrt(1 + since)
     limit[few] = np.maximum(limit[few], COVERED_FEW)
     limit[np.unique(groups[low])] = COVERED_LOW
     at = int(np.argmax(middles / limit))

@@ -35,6 +35,7 @@ constants     buffers that code makes and nothing changes
 """
 
 from anchorlib.diagnosis.judgement.changes.absences import untrained, untrained_since
+from anchorlib.diagnosis.judgement.changes.calls import original_of
 from anchorlib.diagnosis.judgement.changes.changes import Changes
 from anchorlib.diagnosis.judgement.changes.constants import is_constant
 from anchorlib.diagnosis.judgement.changes.detaching import detached
@@ -50,6 +51,7 @@ __all__ = [
     "computing",
     "detached",
     "is_constant",
+    "original_of",
     "parted_since",
     "passes_apart",
     "stated",

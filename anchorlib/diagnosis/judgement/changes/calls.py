@@ -18,7 +18,7 @@ from anchorlib.diagnosis.pairing import Table, compiled, opaque, with_operations
 from anchorlib.names import escape
 from anchorlib.record import Edges, Parent
 
-__all__ = ["Call", "Calls", "recorded"]
+__all__ = ["Call", "Calls", "original_of", "recorded"]
 
 
 class Call(NamedTuple):
@@ -127,19 +127,20 @@ class Calls:
     def followed(self, calls: tuple[Call, Call]) -> tuple[Call, Call]:
         """Return `calls`, or other calls of the same name whose edges name operations in both runs.
 
-        Under `no_grad`, the edges of a module's output name the module and no operations. Another
-        call of the module, with gradients, has edges that name the operations. A copy of a model,
+        Under `no_grad`, the edges of a module's output name the module and no operations, and those
+        of an anchored value name nothing. Another call, with gradients, has edges that name the
+        operations. A copy of a model,
         as an average of its weights, may have no such call: then that of the model itself is taken.
         calls: the call in A and in B.
         """
         statements = [self.edges(run, call) for run, call in enumerate(calls)]
-        if not any(edges is not None and opaque(edges.ops) for edges in statements):
+        if not any(map(_is_silent, statements)):
             return calls
         stated: list[Call] = []
         tables = (self.frontier.alignment.a, self.frontier.alignment.b)
         for table, call in zip(tables, calls, strict=True):
             edges = with_operations(table, call.rank, call.name)
-            if edges is None and (original := _original(table, call)):
+            if edges is None and (original := original_of(table, call.rank, call.name)):
                 edges = with_operations(table, call.rank, original)
             if edges is None:
                 return calls
@@ -233,15 +234,27 @@ def _names_of(table: Table) -> set[str]:
     )
 
 
-def _original(table: Table, call: Call) -> str:
+def _is_silent(edges: Edges | None) -> bool:
+    """Whether a statement names no operation, as under `no_grad`, and no parent either."""
+    return edges is not None and (opaque(edges.ops) or not (edges.ops or edges.parents))
+
+
+def original_of(table: Table, rank: int, name: str) -> str:
     """Return what a tensor of a copied model is called in the model itself; "" if there is none.
 
-    The copy was watched with a prefix, as "average", and both modules are described equally.
+    The copy was watched with a prefix, as "average", and all its modules are described as those of
+    the model are.
     """
-    name = call.name.partition(".")[2]
-    header = table.header.get(call.rank, {})
-    texts = [header.get(module_key(one.partition(":")[0])) for one in (call.name, name)]
-    return name if name and texts[0] is not None and texts[0] == texts[1] else ""
+    prefix, _, original = name.partition(".")
+    header = table.header.get(rank, {})
+    of_copy = module_key(f"{prefix}.")
+    described = {
+        key.removeprefix(of_copy): text for key, text in header.items() if key.startswith(of_copy)
+    }
+    copied = bool(described) and all(
+        header.get(module_key(module)) == text for module, text in described.items()
+    )
+    return original if original and copied else ""
 
 
 def _call(table: Table, row: int) -> Call:

@@ -242,8 +242,12 @@ class Changes:
         return self._has_formula(row) and other_number(*self.calls.operations(row), computed=True)
 
     def other_index(self, row: int) -> bool:
-        """Return whether the runs state for a row that an index differs which it reads, no more."""
-        return reads_another_index(*self.calls.operations(row))
+        """Return whether the runs state for a row that an index differs which it reads, no more.
+
+        False where B has the samples of a batch in another order: its indices differ by that alone.
+        """
+        reordered = self.frontier.alignment.reordered is not None
+        return not reordered and reads_another_index(*self.calls.operations(row))
 
     def other_code(self, row: int) -> bool:
         """Return whether both runs state what made a row, and the code that made it differs.

@@ -1,7 +1,8 @@
-"""Buffers that code makes and nothing changes: rotary tables, masks, frequencies.
+"""Constants that code makes and nothing changes: rotary tables, masks, frequencies, chances.
 
-Such a buffer is no state that one run loaded from elsewhere. Where parameters, inputs and seeds are
-equal and the buffer differs, it was computed by another formula.
+Such a buffer is no state that one run loaded from elsewhere, and such an anchored value is no data.
+Where parameters, inputs and seeds are equal and the constant differs, it was computed by another
+formula.
 """
 
 from __future__ import annotations
@@ -19,29 +20,41 @@ SET = (Role.PARAMETER, Role.INPUT)
 
 
 def is_constant(frontier: Frontier, row: int, row_b: int, related: Callable[[int], bool]) -> bool:
-    """Return whether a buffer never changes in either run, while parameters and inputs are equal.
+    """Return whether a constant never changes in either run, while parameters and inputs are equal.
 
-    row, row_b: the buffer's record in A and in B. False for a buffer with records of a single step,
-        which do not show whether the buffer changes.
+    row, row_b: the record of a buffer, or of an anchored value, in A and in B. False for a buffer
+        with records of a single step, which do not show whether it changes.
     related: returns whether the two records of a row are variants of one another. Inputs that were
-        recorded after the buffer may differ in this way: the program computed them from it.
+        recorded after the constant may differ in this way: the program computed them from it.
+        After an anchored value they may differ in any way, as the program may have drawn them by
+        it, but some input has to be equal.
     """
     alignment, block = frontier.alignment, int(frontier.block_of[row])
-    if not (_stays(alignment.a, row) and _stays(alignment.b, row_b)):
+    loose = bool(frontier.role[row] == Role.LOOSE)
+    if not (_stays(alignment.a, row, once=loose) and _stays(alignment.b, row_b, once=loose)):
         return False
     rows = frontier.blocks.rows_of(block)
     roles = frontier.layouts[int(frontier.blocks.layout[block])].role
     outside = rows[np.isin(roles, SET)]
     other = outside[frontier.status[outside] != EQUAL]
-    order, role = alignment.a.order, frontier.role
+    order, role, numel = alignment.a.order, frontier.role, alignment.a.figures["numel"]
+    equal = outside[(frontier.status[outside] == EQUAL) & (role[outside] == Role.INPUT)]
+    drawn = bool((numel[equal] > 1).any())
+    if loose and not drawn:
+        return False
     return all(
-        role[one] == Role.INPUT and order[one] > order[row] and related(one)
+        role[one] == Role.INPUT and order[one] > order[row] and (loose or related(one))
         for one in other.tolist()
     )
 
 
-def _stays(table: Table, row: int) -> bool:
-    """Return whether the tensor of a row has records of several steps, all with equal bits."""
+def _stays(table: Table, row: int, *, once: bool) -> bool:
+    """Return whether the tensor of a row has records of several steps, all with equal bits.
+
+    once: whether a record of the first step alone counts too, where the run goes on.
+    """
     rows = np.flatnonzero(table.tensor == table.tensor[row])
     equal_bits = (table.digest[rows] == table.digest[row]).all(axis=1)
-    return bool(equal_bits.all()) and len(np.unique(table.step[rows])) > 1
+    first, last = int(table.step.min()), int(table.step.max())
+    made_once = once and last > first and bool((table.step[rows] == first).all())
+    return bool(equal_bits.all()) and (made_once or len(np.unique(table.step[rows])) > 1)

@@ -30,6 +30,7 @@ __all__ = [
     "of_hardware",
     "of_numbers",
     "of_parents",
+    "of_unlike_parents",
     "type_eps",
     "widened",
 ]
@@ -120,6 +121,29 @@ def of_parents(frontier: Frontier, row: int) -> float:
         return _of_uses(frontier, row)
     names = {a.dtypes[a.dtype[parent]] for parent in frontier.parents(row)}
     return max((dtypes.dtype(name).eps or 0.0 for name in names), default=0.0)
+
+
+def of_unlike_parents(frontier: Frontier, row: int) -> float:
+    """Return the coarsest eps of parents that one run holds in a wider type; 0 without any.
+
+    Such a parent counts as equal where both its values are the same once rounded to the coarser
+    type. What one run then computes from the rounded value is a rounding of that type away. 0 also
+    unless both runs train in low precision: a cast in one run alone may be the very fault.
+    """
+    alignment, coarsest = frontier.alignment, 0.0
+    own = int(np.searchsorted(alignment.a_row, row))
+    sides = ((alignment.a, row), (alignment.b, int(alignment.b_row[own])))
+    if not all(_is_low(*side) for side in sides):
+        return coarsest
+    for parent in frontier.parents(row, saved=True):
+        pair = int(np.searchsorted(alignment.a_row, parent))
+        if alignment.a_row[pair : pair + 1].tolist() != [parent]:
+            continue
+        mine = type_eps(alignment.a, parent)
+        other = type_eps(alignment.b, int(alignment.b_row[pair]))
+        if mine != other:
+            coarsest = max(coarsest, mine, other)
+    return coarsest
 
 
 def of_casts(frontier: Frontier, row: int, ops_b: Sequence[str]) -> float:

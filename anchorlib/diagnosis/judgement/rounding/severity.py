@@ -26,6 +26,7 @@ from anchorlib.diagnosis.judgement.rounding.formats import (
     of_hardware,
     of_numbers,
     of_parents,
+    of_unlike_parents,
     type_eps,
     widened,
 )
@@ -104,6 +105,7 @@ def severity(
         measure.eps,
         computed_in((a, row), (b, row_b)),
         of_parents(frontier, row),
+        of_unlike_parents(frontier, row),
         min(autocast_eps(header_of(*side), ops) for side in ((a, row), (b, row_b))),
         *(of_hardware(header, ops) for header in (header_of(a, row), header_of(b, row_b))),
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from anchorlib.diagnosis.causes.frontier import frontier
 from anchorlib.diagnosis.investigation import compare_tables
 from anchorlib.diagnosis.pairing.join import align
-from anchorlib.record import Edges, Parent
+from anchorlib.record import BUFFER, Edges, Parent
 from tests.anchorlib.diagnosis.histories import SIZE, History, compared, told
 from tests.seeds import examples
 
@@ -248,6 +248,7 @@ def test_edges_come_from_the_run_that_was_not_compiled():
 def test_running_statistics_receive_from_their_layers_input():
     run = History()
     run.chain("input", "b")
+    run.edges[0].append(Edges("bn.running_mean", "train", 0, 0, (SIZE,), missing=(BUFFER,)))
     for step in range(2):
         run.add("bn.running_mean@value", step)
         run.passes("input", "b", step=step)

@@ -1,0 +1,120 @@
+"""Values that the program made of equal data, where autograd does not follow.
+
+Such a value has no recorded parents, like data from outside. What stands around it tells that code
+made it: another call of it with gradients, equal inputs beside it, the pass before, or the model of
+which it is a running average.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.causes import EQUAL, Frontier, Role
+from anchorlib.diagnosis.judgement.changes import Changes, original_of
+from anchorlib.diagnosis.judgement.series import values
+from anchorlib.diagnosis.judgement.surroundings import seeds_differ
+from anchorlib.diagnosis.sizes import Measure
+from anchorlib.errors import StoreError
+
+__all__ = ["MadeByCode"]
+
+SIGMAS = 4.0
+"""By how many standard deviations a cosine has to be off zero to show that numbers depend on one
+another."""
+STEP = 0.5
+"""How far an input may be from that of the pass before of which the program made it, relative to
+that. Batches of different samples are further apart: images of digits in 0 to 1 were 0.7 at least.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeByCode:
+    """Tells whether code made a value without recorded parents, of data that are equal."""
+
+    frontier: Frontier
+    changes: Changes
+
+    def is_told_otherwise(self, row: int) -> bool:
+        """Whether what both runs state of a value's other calls says that other code made it.
+
+        A forward without gradients states nothing itself; the training's forward does.
+        """
+        return self.changes.other_code(row) and not seeds_differ(self.frontier, row)
+
+    def is_anchored_beside_equal_data(self, row: int, measure: Measure) -> bool:
+        """Whether code made an anchored value of equal data, as the models' inputs show.
+
+        All that the models are given in the step is equal, but for what follows from the value, and
+        so are parameters and seeds. Data of other samples would show there too. So the program made
+        the value of equal data in another way, as targets that are normed in one run alone.
+
+        Other random numbers may still be drawn by a generator of the program's own: these are
+        independent of A's, so that their cosine is zero but for SIGMAS of what n numbers have by
+        chance, 1/√n. And a parameter of a model that is not trained may come from elsewhere: it has
+        no statement of its own, as an anchored value has.
+        """
+        front = self.frontier
+        a = front.alignment.a
+        cosine = abs(1 - measure.cosine_distance)
+        dependent = cosine > SIGMAS / math.sqrt(max(float(a.figures["numel"][row]), 1.0))
+        own = a.tensors[a.tensor[row]]
+        anchored = any(edges.name == own.name for edges in a.edges.get(own.rank, ()))
+        if front.role[row] != Role.LOOSE or not (anchored and dependent):
+            return False
+        rows = np.flatnonzero((a.step == a.step[row]) & (a.rank == a.rank[row]))
+        rows = rows[a.figures["numel"][rows] > 1]
+        equal = (front.status[rows] == EQUAL) | front.explained[rows]
+        inputs = front.role[rows] == Role.INPUT
+        known = bool((front.status[rows[inputs]] == EQUAL).any()) and bool(equal[inputs].all())
+        same_start = bool(equal[front.role[rows] == Role.PARAMETER].all())
+        return known and same_start and not seeds_differ(front, row)
+
+    def is_iterate(self, row: int, pair: int) -> bool:
+        """Whether an input is, in both runs, that of the pass before but for a small step.
+
+        An attack, or a sampler that follows gradients, moves its samples a little from pass to
+        pass, where autograd does not follow. False where the input of the pass before differs
+        already, and where values were not kept. pair: the index, in the alignment, of the row's
+        pair.
+        """
+        alignment = self.frontier.alignment
+        a = alignment.a
+        earlier = (a.tensor == a.tensor[row]) & (a.step == a.step[row]) & (a.shape == a.shape[row])
+        earlier &= (a.pass_index < a.pass_index[row]) & (a.phase == a.phase[row])
+        rows = np.flatnonzero(earlier)
+        if not len(rows) or self.frontier.status[rows[-1]] != EQUAL:
+            return False
+        try:
+            before, *after = (
+                values(table, at)
+                for table, at in (
+                    (a, int(rows[-1])),
+                    (a, row),
+                    (alignment.b, int(alignment.b_row[pair])),
+                )
+            )
+        except StoreError:
+            return False
+        whole = dtypes.dtype(a.dtypes[a.dtype[row]]).family != "float"
+        if whole or before is None or any(one is None or one.size != before.size for one in after):
+            return False
+        steps = [float(np.linalg.norm(one - before)) for one in after if one is not None]
+        return steps[0] > 0 and max(steps) <= STEP * float(np.linalg.norm(before))
+
+    def is_average(self, row: int) -> bool:
+        """Whether a parameter is that of a copied model, whose original was equal until this step.
+
+        A running average of parameters is looked at for the first time after some steps. Code has
+        moved it since, by what the steps before made of the original.
+        """
+        front = self.frontier
+        a = front.alignment.a
+        tensor, step = a.tensors[a.tensor[row]], int(a.step[row])
+        original = original_of(a, tensor.rank, tensor.name)
+        rows = np.flatnonzero(a.of_tensor(original, "value", tensor.rank) & (a.step < step))
+        known = bool(len(rows)) and int(a.step[rows].max()) == step - 1
+        return known and bool((front.status[rows] == EQUAL).all()) and not seeds_differ(front, row)
