@@ -64,6 +64,8 @@ class Outside:
             return "not_rounding", f"B is given here what A is given as {other}"
         related = measure.cosine_distance < UNRELATED or measure.measured == "shape"
         computed = related and recorded_before(self.frontier, row, Role.COMPUTED)
+        if related and not computed and self._is_near(row, measure):
+            computed = True
         if computed or self.made_by_code.is_iterate(row, pair):
             if self._is_near(row, measure):
                 return "rounding", "what the program computed before it differs as much"
@@ -71,14 +73,14 @@ class Outside:
         return "starts_unequal", "the model was given something else"
 
     def _is_near(self, row: int, measure: Measure) -> bool:
-        """Whether results before an input in its step differ nearly as much as the input.
+        """Whether results before an input, in its step and the last one, differ nearly as much.
 
         The program may have computed the input from them without a trace, as an action from an
         actor's result and noise.
         """
         a = self.frontier.alignment.a
         rows = self.frontier.alignment.a_row[self.measures.pair]
-        before = (a.step[rows] == a.step[row]) & (a.rank[rows] == a.rank[row])
+        before = (a.step[rows] >= a.step[row] - 1) & (a.rank[rows] == a.rank[row])
         before &= (a.order[rows] < a.order[row]) & a.of_kind("value")[rows]
         before &= self.frontier.role[rows] != Role.INPUT
         errors = (self.measures["error_eps"] * self.measures["eps"])[before]
@@ -187,7 +189,7 @@ class Outside:
         earlier_rows = earlier_rows[self.frontier.status[earlier_rows] == EQUAL]
         return int(a.step[earlier_rows].max()) if len(earlier_rows) else None
 
-    def opened(self, row: int) -> tuple[str, str] | None:
+    def opened(self, row: int, measure: Measure) -> tuple[str, str] | None:
         """Return the class of a parameter that differs where recording begins, and why.
 
         Recording may also begin anew where A was resumed. None where the step before was recorded
@@ -200,6 +202,8 @@ class Outside:
         if front.opening[row]:
             return self._opening(row)
         if front.alignment.a.step[row] == 0:
+            if self.made_by_code.is_drawn_alike(row, measure):
+                return "not_rounding", "the same numbers in another size: initialized otherwise"
             return "starts_unequal", "parameters differ before the first step"
         block = int(front.block_of[row])
         before = front.blocks_before(np.array([block]))[0]

@@ -98,13 +98,16 @@ def _is_of_forward(alignment: Alignment, step: int) -> Array:
     """Return for each row of A whether it is a gradient that was made inside a forward.
 
     No loss scale multiplies these gradients. False for all rows where one of them differs in the
-    step. step: the first step that differs.
+    step. A single number whose gradient is equal in that step is no loss that is scaled, but that
+    of an inner loop. step: the first step that differs.
     """
     a, rows = alignment.a, alignment.a_row
-    differing = rows[(a.step[rows] == step) & ~alignment.equal]
-    numbers = a.of_kind("grad")[differing] & (a.figures["numel"][differing] == 1)
-    scaled = np.isin(a.tensor, np.unique(a.tensor[differing[numbers]]))
-    inner = inner_gradients(a, scaled & a.of_kind("grad"))
+    here = a.step[rows] == step
+    differing = rows[here & ~alignment.equal]
+    numbers = a.of_kind("grad") & (a.figures["numel"] == 1)
+    equal = np.setdiff1d(a.tensor[rows[here & alignment.equal]], a.tensor[differing])
+    scaled = numbers & ~np.isin(a.tensor, equal)
+    inner = inner_gradients(a, scaled)
     return inner if not inner[differing].any() else np.zeros(len(inner), bool)
 
 

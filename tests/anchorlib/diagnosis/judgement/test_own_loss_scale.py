@@ -427,3 +427,42 @@ def test_the_unit_of_a_loss_that_reaches_the_optimizer_is_a_fault(
     for pair in ("ab", "ba"):
         found = anchorlib.compare(*pair, store=tmp_path)
         assert found.verdict == "unexpected", found.sentence
+
+
+def steered(store, run: str, scale: float) -> None:
+    """A critic, and from the second step on an actor, whose loss goes through the critic."""
+    torch.manual_seed(0)
+    critic, actor = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)), nn.Linear(4, 2)
+    both = [torch.optim.SGD(one.parameters(), lr=1e-2) for one in (critic, actor)]
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(critic, tensors="*", optimizer=both[0], prefix="critic")
+        session.watch(actor, tensors="*", optimizer=both[1], prefix="actor")
+        for step in range(4):
+            x, moves = torch.randn(16, 4, generator=draw), torch.randn(16, 2, generator=draw)
+            missed = critic(torch.cat((x, moves), 1)).square().mean()
+            learn(critic, both[0], anchorlib.anchor(missed, "critic_loss") * scale, scale)
+            if step:
+                critic.requires_grad_(False)
+                worth = anchorlib.anchor(-critic(torch.cat((x, actor(x)), 1)).mean(), "actor_loss")
+                learn(actor, both[1], worth * scale, scale)
+                critic.requires_grad_(True)
+
+
+def learn(model: nn.Module, optimizer: torch.optim.Optimizer, loss, scale: float) -> None:
+    optimizer.zero_grad()
+    loss.backward()
+    for parameter in model.parameters():
+        parameter.grad.div_(scale)
+    optimizer.step()
+
+
+def test_a_loss_that_the_first_step_has_not_is_scaled_as_the_others_are(tmp_path):
+    steered(tmp_path, "a", 1.0)
+    for number in (1, 2, 3):
+        with perturbed(f"{number}:float32"):
+            steered(tmp_path, "a", 1.0)
+    steered(tmp_path, "b", 1000.0)
+    noise = [f"a-noise{number}" for number in (1, 2, 3)]
+    found = anchorlib.compare("a", "b", store=tmp_path, noise=noise)
+    assert found.verdict == "expected", found
