@@ -91,7 +91,7 @@ class Classes:
         if role in (Role.INPUT, Role.LOOSE, Role.BUFFER) and row not in self.frontier.copies:
             return self._unmade(row, pair, measure)
         if role == Role.PARAMETER and not self.frontier.alignment.a.pass_index[row]:
-            opened = self.outside.opened(row, measure)
+            opened = self.outside.opened(row)
             if opened:
                 return opened
         if why := self.missing.before(row):

@@ -14,7 +14,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import EQUAL, Frontier, Role
-from anchorlib.diagnosis.judgement.changes import Changes, factor_of, original_of
+from anchorlib.diagnosis.judgement.changes import Changes, original_of
 from anchorlib.diagnosis.judgement.series import values
 from anchorlib.diagnosis.judgement.surroundings import seeds_differ
 from anchorlib.diagnosis.sizes import Measure
@@ -72,21 +72,6 @@ class MadeByCode:
         known = bool((front.status[rows[inputs]] == EQUAL).any()) and bool(equal[inputs].all())
         same_start = bool(equal[front.role[rows] == Role.PARAMETER].all())
         return known and same_start and not seeds_differ(front, row)
-
-    def is_drawn_alike(self, row: int, measure: Measure) -> bool:
-        """Whether a parameter begins with a multiple of A's numbers, or with another constant.
-
-        Equal seeds drew the same numbers, and code gave them another size. Parameters of another
-        checkpoint, or of other seeds, are no multiple.
-        """
-        alignment = self.frontier.alignment
-        row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
-        constant = all(
-            table.figures["min"][at] == table.figures["max"][at]
-            for table, at in ((alignment.a, row), (alignment.b, row_b))
-        )
-        alike = bool(factor_of(measure)) or (constant and measure.numel > 1)
-        return alike and not seeds_differ(self.frontier, row)
 
     def is_iterate(self, row: int, pair: int) -> bool:
         """Whether an input is, in both runs, that of the pass before but for a small step.

@@ -189,7 +189,7 @@ class Outside:
         earlier_rows = earlier_rows[self.frontier.status[earlier_rows] == EQUAL]
         return int(a.step[earlier_rows].max()) if len(earlier_rows) else None
 
-    def opened(self, row: int, measure: Measure) -> tuple[str, str] | None:
+    def opened(self, row: int) -> tuple[str, str] | None:
         """Return the class of a parameter that differs where recording begins, and why.
 
         Recording may also begin anew where A was resumed. None where the step before was recorded
@@ -202,8 +202,6 @@ class Outside:
         if front.opening[row]:
             return self._opening(row)
         if front.alignment.a.step[row] == 0:
-            if self.made_by_code.is_drawn_alike(row, measure):
-                return "not_rounding", "the same numbers in another size: initialized otherwise"
             return "starts_unequal", "parameters differ before the first step"
         block = int(front.block_of[row])
         before = front.blocks_before(np.array([block]))[0]

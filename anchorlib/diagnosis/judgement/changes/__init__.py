@@ -39,7 +39,6 @@ from anchorlib.diagnosis.judgement.changes.calls import original_of
 from anchorlib.diagnosis.judgement.changes.changes import Changes
 from anchorlib.diagnosis.judgement.changes.constants import is_constant
 from anchorlib.diagnosis.judgement.changes.detaching import detached
-from anchorlib.diagnosis.judgement.changes.multiples import factor_of
 from anchorlib.diagnosis.judgement.changes.operations import computing
 from anchorlib.diagnosis.judgement.changes.schedules import parted_since, turning
 from anchorlib.diagnosis.judgement.changes.second_steps import stepped_again
@@ -51,7 +50,6 @@ __all__ = [
     "Changes",
     "computing",
     "detached",
-    "factor_of",
     "is_constant",
     "original_of",
     "parted_since",
