@@ -312,7 +312,7 @@ CASES = [
         {"embedding": "product"},
         reference={"low": True},
     ),
-    Case("other init", "data", {"init": 1}, ("*weight@value",)),
+    Case("other init", "data", {"init": 1}, ("*weight@value", "*whole@value")),
     Case("other order", "data", {"order": 1}, ("input*@value", "targets@value")),
     Case("zeros for none", "equal", {"set_to_none": False}),
     Case("kept patches by indices", "equal", {"picking": "index"}),
