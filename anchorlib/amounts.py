@@ -11,7 +11,7 @@ def counted(number: int, word: str) -> str:
 
 
 def figure(value: float) -> str:
-    """Return a number as text of at most three significant digits, or whole from 1,000 to 1e6.
+    """Return a number as text: whole from 1,000 up to 1e6, else at most three significant digits.
 
     For example 0.35, 5,310 or 6.1e+06.
     """

@@ -1,22 +1,23 @@
 """Archiving of closed runs: copied to an object store or another directory, then removed here.
 
     archive_run(store, "run1", shelf_at("s3://bucket/prefix")) ─▶ Archived
-    make_room(store, shelf, Keep(most=10 << 30))               ─▶ the runs that went here
+    make_room(store, shelf, Keep(most=10 << 30))               ─▶ bytes freed, by run
 
 A shelf is a place for archived objects: a prefix of a bucket, or a directory.
 
-probing        whether a store honours conditions of writes
+probing        whether a store honours conditional writes
 claiming       which archiver may put a rank's objects
-endings        whether a rank has ended, of which other collectors may hold parts
-rank           one rank: sealed here, put into the archive, compared, marked as whole
+endings        whether a rank has ended, also if other collectors hold parts of it
+rank           one rank: sealed (compressed), put into the archive, compared, marked as whole
 run            a run: all of its ranks, its index, and the note that it is archived
 index          the run's index, over all of its ranks
 archive_place  the note of a run changed to the place where its archive is now
 evicting       which archived runs keep their files on this machine
 
-A rank is archived when its `sealed.json` is in the archive: it is put last, never over another one,
-and names the size and SHA-256 of every other object. An archiver may be killed at any moment: the
-next one finds the objects that are there, and does not send them again.
+A rank is archived when its `sealed.json` is in the archive. This object is put last, never over
+another `sealed.json`, and names the size and SHA-256 of the rank's other objects. An archiver may
+be killed at any moment: the next archiver finds the objects that are there, and does not send them
+again.
 """
 
 from anchorlib.archive.archive_place import update_archive_place

@@ -56,10 +56,11 @@ def claim_rank(shelf: Shelf, sealed: Sealed) -> None:
 
 
 def _read(data: bytes) -> tuple[str, int, str]:
-    """Return digest, time (ns since the epoch) and machine of the archiver that claimed a rank.
+    """Return what a claim says: the bytes that are sent (a digest), since when, from which machine.
 
-    data: the content of the claim, an object in the archive. A claim that cannot be read counts as
-        very old.
+    data: the content of the claim, an object in the archive.
+    The digest is that of the rank's `sealed.json`, the time is in ns since the epoch. For a claim
+    that cannot be read the digest is "", and the time 0, so that the claim counts as very old.
     """
     try:
         claim: Any = json.loads(data)

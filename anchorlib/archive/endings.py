@@ -51,9 +51,10 @@ def _by_rank(parts: Sequence[RankReader]) -> dict[int, list[RankReader]]:
 def check_recording(run: str, parts: Sequence[RankReader], shelf: Shelf) -> None:
     """Raise RunExistsError where the archive has parts of another recording with this run's name.
 
-    Parts of two recordings have different keys, so neither would overwrite the other. But readers
-    would join them to one rank, which they could not read. Nothing is checked for a run that one
-    collector recorded, nor for a rank of which a part in `parts` was recorded anew.
+    Parts of two recordings have different keys, so the archive could hold both. But readers would
+    join these parts to one rank, and could not read that rank.
+    Nothing is checked for a run that a single collector recorded, nor for a rank if one of its
+    parts in `parts` was recorded over an earlier recording.
     """
     if not is_spread(parts):
         return
@@ -106,11 +107,11 @@ def _has_ended(here: Sequence[RankReader], there: Location) -> bool:
 
 
 def _goes_on(other: RankReader, here: Sequence[RankReader]) -> bool:
-    """Return whether `other` continues a session of the parts `here`, or has only later sessions.
+    """Return whether `other` shares a session with the parts `here`, or has only later sessions.
 
-    `other` and `here` are parts of one rank, each held by one collector. Later are sessions that
-    resumed the rank after the newest session of `here`. False is returned for a part of an earlier
-    recording with this run's name.
+    `other` and `here` are parts of one rank, each held by one collector. A session is later if it
+    resumed the rank after the newest session of `here` had started. False is returned for a part of
+    an earlier recording with this run's name.
     """
     own = [one for part in here for one in part.catalogue.attempts]
     claims, newest = {one.claim for one in own}, max(one.started_ns for one in own)

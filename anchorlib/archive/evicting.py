@@ -80,9 +80,9 @@ def leaving(store: Path, place: str, keep: Keep, also: Iterable[str] = ()) -> li
 def make_room(store: Path, shelf: Shelf, keep: Keep) -> dict[str, int]:
     """Remove archived runs from this machine until `keep` is met; return bytes freed, by run.
 
-    Each run is looked up in the archive before it is removed. It stays if the archive no longer has
-    the objects that were compared, if the run changed here, or if a living process writes it; the
-    reason is logged.
+    Each run is looked up in the archive before it is removed here. A run stays if the archive no
+    longer has its objects as they were when it was archived, if its files here have changed since
+    then, or if a living process writes it; the reason is logged.
 
     Raises CollectorError where the archive cannot be asked; then no further run is removed.
     """

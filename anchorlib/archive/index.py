@@ -35,14 +35,18 @@ _PAUSE = 0.05  # seconds, times the number of failed tries: others rewrite the i
 
 
 def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> None:
-    """Add archived ranks to the index of their run, which is made where there is none.
+    """Add archived ranks to the index of their run; make the index where there is none.
 
     The index refers to two objects with facts about steps: digests (hashes), and figures (counts,
-    histograms). They are written first. Objects that the index no longer refers to are removed, as
-    are those of tries in which another archiver was faster; so is an index too large for readers.
+    histograms). These objects are written before the index. Afterwards, objects that only the
+    earlier index refers to are removed, and objects that were written in vain because another
+    archiver changed the index meanwhile. An index too large for readers is removed: readers then
+    read the ranks themselves.
+
     folder: the run's objects. ranks: the ranks to add. anew: ranks that were completed just now. If
-        the index has one of these, it counts an earlier recording, and is made again from all
-        ranks.
+        the present index has one of these, it counts an earlier recording of that rank, and a new
+        index is made from all ranks.
+
     Raises StoreError, CollectorError.
     """
     marked, keys = {*anew}, set[str]()
@@ -122,7 +126,7 @@ def _put_digests(folder: Shelf, known: RunFigures | None, merged: RunFigures, fr
     """Store the digests of all ranks that have any; return the object's SHA-256 for the index.
 
     Digests are hashes of the records of each range of steps. Return "" where fewer than two ranks
-    have digests (a single rank is opened instead), and where the object would be too large.
+    have digests (readers open a single rank instead), and where the object would be too large.
     known: the present index, if any. merged: the new one. fresh: the ranks that were added.
     """
     others = {*merged.ranks} - fresh.numbers
@@ -201,8 +205,8 @@ def _with(
 ) -> tuple[RunFigures, _Fresh]:
     """Return the totals of the index with these ranks added, and those of the added ranks alone.
 
-    run: the run's folder in the archive. known: the present index, if any. Without one, or if it
-        names other parts of its ranks than the archive has, all ranks are counted as added.
+    run: the run's folder in the archive. known: the present index, if any. Without an index, or if
+        the index has other parts of its ranks than the archive, all ranks are counted as added.
     """
     listed = listed_parts(run)
     if known is None or {one for one in listed if one[0] in {*known.ranks}} != known.keys:

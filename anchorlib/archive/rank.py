@@ -1,4 +1,4 @@
-"""Archives one rank, or a part of it: seals it here, sends and compares it, marks it complete."""
+"""Archives one rank, or a part of it: compresses (seals), sends, compares it, marks it complete."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = ["SentRank", "archive_rank", "is_archived", "listing_hash"]
 class SentRank:
     """A rank, or the part of it that this store holds, that is complete in the archive.
 
-    objects, bytes: its objects in the archive, and their bytes. sent: how many objects were sent by
-        this call. note: which state of the rank was archived. marked: whether this call marked it
-        as complete, by storing its `sealed.json`.
+    objects, bytes: how many objects the rank has in the archive, and how many bytes these have.
+        sent: how many objects were sent by this call. note: which state of the rank was archived.
+        marked: whether this call marked the rank as complete, by storing its `sealed.json`.
     """
 
     key: PartKey
@@ -42,10 +42,11 @@ def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path)
 
     run: the location of the run. shelf: takes the run's objects, whose keys begin with "rank0/".
         scratch: an empty folder with room for the sealed rank.
+
     Raises RunExistsError where the archive has another recording under this name, RunBusyError
-    where another recording is being sent there or the rank was recorded into, OptionError where the
-    archive is the store into which the rank was recorded, DamagedError where rows or values do not
-    fit their checksums, StoreError, CollectorError.
+    where another archiver sends other bytes for the rank or the rank was recorded into meanwhile,
+    OptionError where the archive is the store into which the rank was recorded, DamagedError where
+    rows or values do not fit their checksums, StoreError, CollectorError.
     """
     marked = read_sealed(shelf.location, reader.rank, reader.part)
     if marked is None:
@@ -142,8 +143,9 @@ def listing_hash(held: dict[str, Held]) -> str:
 
 
 def _send(sealed: Sealed, shelf: Shelf, scratch: Path) -> int:
-    """Send the objects that are missing or differ, remove others; return how many were sent.
+    """Send the objects that the archive lacks or has with other bytes; return how many were sent.
 
+    Other objects of the rank in the archive, left by an earlier recording, are removed there.
     scratch: the folder with the sealed objects.
     """
     held = shelf.held(sealed.folder)

@@ -45,8 +45,8 @@ Scratch = Callable[[], AbstractContextManager[str]]
 class Archived:
     """The result of archiving a run that is now complete in the archive.
 
-    place: the archive. objects, bytes: the run's objects in the archive, and their bytes. sent: how
-        many objects were sent by this call.
+    place: the archive. objects, bytes: how many objects the run has in the archive, and how many
+        bytes these have. sent: how many objects were sent by this call.
     """
 
     run: str
@@ -131,7 +131,7 @@ def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
 def plan_served(location: Location, run: str, shelf: Shelf) -> Planned:
     """Return what `archive_served` would do; nothing is written.
 
-    Raises the errors of `archive_served`, but for what only archiving finds, as `plan_archive`.
+    Raises the errors of `archive_served`, except for those that `plan_archive` does not raise.
     """
     there = ShelfWithin(shelf, f"{run}.zarr").location
     parts = _parts_at(location, run)

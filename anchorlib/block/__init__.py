@@ -4,6 +4,9 @@
     a drain's columns ──┼──▶ RowBlock ──▶ Writer.write_block
     a collector's frame ┘
 
+A drain is the thread or process that takes records out of a training's queue; a frame is a message
+of records that a collector was sent.
+
 A block has one entry per record in every column. What many records have in common (name, kind and
 mode; dtype and shape; phase) is stored once, in the block's `Tables`, and columns hold indices
 into these tables.

@@ -70,9 +70,10 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A record that cannot be stored, and the reason; a gap counts it as not recorded instead.
+    """A record that cannot be stored, and the reason; a gap is stored in its place.
 
     For instance, its step is beyond 64 bits, or its values do not have the shape that it states.
+    A gap counts observations of a tensor that were not recorded, and says why.
     """
 
     name: str

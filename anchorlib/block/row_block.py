@@ -70,8 +70,9 @@ class RowBlock:
         return self.buffers(np.flatnonzero(self.kept))
 
     def cut(self, bounds: Sequence[int]) -> Iterator[RowBlock]:
-        """Yield a block of the records from each index in `bounds` up to the next one.
+        """Yield a block of the records from each index in `bounds` up to the next index, exclusive.
 
+        Records before the first index, and from the last index on, are in no block.
         The blocks share the memory of this block, and have no misfits.
         """
         bins = np.concatenate([[0], np.cumsum(self.columns["bins"])]).astype(np.int64)

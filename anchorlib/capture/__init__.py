@@ -3,12 +3,12 @@
 sessions      sessions by start, the environment or `anchor run`: their settings and watches
 models        a watched model: outputs, inputs, parameters, buffers
 optimizers    a watched optimizer: gradients, updates and state around its steps
-inline        functions that programs call in their models: anchor, print_tensor; and the loss
+inline        `anchor` and `print_tensor`, called inside models; and how the loss is found
 compiled      anchors in code that torch.compile compiles
 eager         anchors in eager code: the value at once, the gradient in backward
 tracing       every operation of some steps
 ancestry      the tensors from which a value was computed
-recording     from observations to records: what each mode selects, and the weight of a step
+recording     from observations to records: what each mode selects, and the bytes of a step
 counting      how an observation gets its step, pass, call and phase
 naming        names of the parts of a model and of its optimizer's state
 headers       facts that a run depends on besides its tensors

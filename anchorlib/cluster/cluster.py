@@ -1,4 +1,4 @@
-"""A dask cluster used as `map`: answers in the order of the parts, or an error of one line."""
+"""A dask cluster used as `map`: answers in the order of the parts, or an error in one line."""
 
 from __future__ import annotations
 
@@ -57,8 +57,10 @@ class Cluster:
 
         parts: each has the methods of `NearPart`, as a `reading.TaskBlock` has. function: is pure,
             because a task whose worker died is computed again, and importable by the workers.
-        Raises the errors of `function` (of several the first in order), and ClusterError where the
-        cluster cannot answer for a part: later parts are then not answered either.
+
+        Raises the first error in the order of the parts; later parts are then not answered. An
+        error of anchorlib is raised as `function` raised it. Any other error of `function`, and
+        any reason why the cluster cannot answer, is raised as a ClusterError.
         """
         ours = versions()
         futures = [
@@ -106,9 +108,9 @@ class Cluster:
     def _looked(self, lonely_since: float | None) -> float | None:
         """Check the cluster; return since when it has had no worker, None while it has a worker.
 
-        lonely_since: what the last call returned; times are those of `time.monotonic`. Raises
-            ClusterError where the cluster has had no worker for too long, or where the scheduler is
-            gone.
+        lonely_since: what the last call returned; times are seconds of `time.monotonic`.
+        Raises ClusterError where the cluster has had no worker for PATIENCE_SECONDS, or where the
+        scheduler is gone.
         """
         if self._client.status in ("closed", "closing"):
             raise ClusterError(f"the dask scheduler at {self.address} is gone; nothing is answered")

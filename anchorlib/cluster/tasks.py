@@ -77,8 +77,9 @@ def answered(
 ) -> tuple[list[Answer], dict[str, str]]:
     """Return the answer of `function` for each part, and the versions of this worker's packages.
 
-    It runs on a worker. ours: the version of anchorlib in the process that asks. Raises
-    ClusterError where this worker cannot answer, and the errors of `function`.
+    This runs on a worker. ours: the version of anchorlib in the process that asks. Raises
+    ClusterError where this worker has another version or cannot open a rank, and the errors of
+    `function`.
     """
     installed = versions()
     if installed["anchorlib"] != ours:

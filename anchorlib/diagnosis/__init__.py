@@ -4,6 +4,10 @@
                  ├─align─▶ Alignment ─measure─▶ Measures ─frontier, noise, verdict─▶ Comparison
     Run ─▶ Table ┘
 
+A `Table` has the records of one run, an `Alignment` has the records of two tables in pairs, and
+`Measures` say how far the two records of a pair are apart. Noise is how far apart runs are that
+should be equal, such as a run and its perturbed rerun.
+
     pairing         which record of one run stands for which record of the other
     sizes           how far the two records of a pair are apart
     causes          from which records each was computed, and where differences begin (origins)

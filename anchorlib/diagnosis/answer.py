@@ -10,7 +10,8 @@ growth    differences by step and kind, a table
 loss      from which step on the losses of the two runs differ
 note      what could not be decided, and why
 
-A section that has nothing to say is left out. All texts are escaped, since names come from users.
+A and B are the two runs. A section that has nothing to say is left out. All texts are escaped,
+since names come from users.
 """
 
 from __future__ import annotations
@@ -223,7 +224,10 @@ def _reference(comparison: Findings) -> Section | None:
 
 
 def _in_eps(sizes: Sequence[float]) -> str:
-    """Return "in eps of DTYPE" if all positive sizes are the eps of one dtype, else "in eps"."""
+    """Return "in eps of DTYPE" if all positive sizes are the eps of one dtype, else "in eps".
+
+    sizes: the eps (spacing of the numbers above 1) of each origin's dtype; 0 or nan for none.
+    """
     distinct = {size for size in sizes if size > 0}
     name = _of_eps(distinct.pop()) if len(distinct) == 1 else None
     return "in eps" if name is None else f"in eps of {name}"

@@ -7,7 +7,7 @@
 At an anchored tensor the autograd graph is walked back to the nearest anchored tensors before it.
 The walk is made in the first two steps in which the tensor's site (its name, phase, pass, call and
 shape) occurs, and again after another name is anchored for the first time or a model is watched.
-Every other observation costs one dict lookup. The result is stated as `Edges`.
+Every other observation costs one dict lookup. The result is recorded as `Edges`.
 
 How a walk recognizes an anchored tensor is in `marks`.
 
@@ -96,9 +96,9 @@ class LineageTracker:
             self._warn(plan.name, fault)
 
     def see_buffer(self, name: str, at: At, shape: tuple[int, ...]) -> None:
-        """State, once for each phase, that nothing tells what the buffer `name` was computed from.
+        """State, once for each phase, that it is unknown what the buffer `name` was computed from.
 
-        A buffer is recorded when a pass begins, and nothing tells what wrote it.
+        A buffer is recorded when a pass begins, and no autograd graph shows what wrote the buffer.
         """
         if (name, at.phase) not in self._buffers:
             self._buffers.add((name, at.phase))
@@ -158,8 +158,9 @@ class LineageTracker:
     def _tell_new(self, site: Site, step: int, ancestry: Ancestry, *, follows: bool) -> None:
         """State what the tensor at a site was computed from, unless that is stated already.
 
-        A site is a name, phase, pass, call and shape. What was stated last for the site counts; or,
-        if nothing was, what was stated first for its name, phase and call.
+        A site is a name, phase, pass, call and shape. `ancestry` is compared with the last
+        statement for the site; if there is none, with the first for its name, phase and call.
+
         step: the step from which on the statement is true. follows: whether the gradient of the
             tensor is recorded.
         """

@@ -163,7 +163,11 @@ def _multiplies(node: Any) -> bool:
 
 
 def _weighs(node: Any) -> bool:
-    """Return whether a number that `node` saved may be one that the program gave, as a factor."""
+    """Return whether `node` may have saved a factor that the program gave.
+
+    Such nodes multiply, divide, or compute a binary cross-entropy with weights. A float32 number
+    that any other node saved is one that torch computed itself.
+    """
     return _multiplies(node) or type(node).__name__.startswith("BinaryCrossEntropy")
 
 

@@ -94,7 +94,8 @@ def enter_root(watch: int, *, training: bool) -> None:
 def leave_root(watch: int) -> None:
     """Note, in the list of the graph's anchors, that the forward of a watched model has ended.
 
-    An operator is left in the graph too if that list was empty. Does nothing under `torch.export`.
+    If that list was empty, as after a graph break, an operator that notes the end when it runs is
+    left in the graph too: the graph may get no other operator. Does nothing under `torch.export`.
     watch: the number of the model's `ModelWatch`.
     """
     if torch.compiler.is_exporting():

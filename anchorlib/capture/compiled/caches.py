@@ -30,8 +30,9 @@ def forget_compiled_code() -> None:
 
 
 def take_hooks_inside(model: object) -> Callable[[], None] | None:
-    """Let a model that `torch.compile` returned compile also the hooks of the model inside it.
+    """Make a compiled model compile also the hooks that are on the model inside it.
 
-    Returns a function that undoes this; None where `torch.compile` did not return `model`.
+    model: the object that `torch.compile` returned; for any other object nothing is done.
+    Returns a function that undoes this; None where nothing was done.
     """
     return compile_hooks_of(model)

@@ -22,8 +22,8 @@ class CompileWarnings:
     """Warnings of one session about compiled code, each logged once.
 
     They tell of anchors that recorded nothing, of values that are rounded because they are
-    anchored, of gradients that may lack a part, and of marks on our functions that dynamo no longer
-    knows.
+    anchored, of gradients that may lack a part, and of marks that this torch's dynamo does not
+    know. A mark tells dynamo how to treat a function of ours (see `dynamo_marks`).
 
     declared: the traced anchors that have recorded nothing so far, by name, each with the step in
         which it was traced.
@@ -35,8 +35,9 @@ class CompileWarnings:
         self._told_marks = False
 
     def tell_marks(self) -> None:
-        """Warn of each mark on our functions that dynamo no longer knows.
+        """Warn of each mark that this torch's dynamo does not know.
 
+        A mark tells dynamo how to treat a function of ours (see `dynamo_marks`).
         Does nothing while dynamo is not loaded, and after the marks were checked once.
         """
         self._told_marks = self._told_marks or tell_marks()

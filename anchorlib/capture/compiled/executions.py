@@ -74,8 +74,9 @@ class _Execution:
 class Executions:
     """The executions of compiled graphs in one session.
 
-    plan_of: returns, for a name and the text of its modes, what is recorded of the name; None if
-        its calls are not counted. watched: the watched models, by the number of their watch.
+    plan_of: returns, for a name and the text of its modes, the plan: what is recorded of the name;
+        None without a name, and where the name's watched model is not known. Calls without a plan
+        are not counted. watched: the watched models, by the number of their watch.
     """
 
     def __init__(

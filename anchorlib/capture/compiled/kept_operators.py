@@ -1,10 +1,10 @@
 """Operators that compiled code keeps: neither removed as dead code, nor fused, nor captured.
 
-They are plain custom operators. With an effect token they would not survive activation
-checkpointing, and an argument that they mutate would be saved for backward and changed before
-backward runs. So nothing orders the operators, and the compiler may run them in another order than
-the program's (`executions` corrects their coordinates). Their names have a version, since compiled
-code cached on disk calls them by name.
+They are plain custom operators, which nothing orders: the compiler may run them in another order
+than the program's (`executions` corrects their coordinates). torch has two ways to order operators,
+and neither can be used: operators with an effect token do not survive activation checkpointing, and
+an argument that all of them mutate would be saved for backward and changed before backward runs.
+Their names have a version, since compiled code cached on disk calls them by name.
 """
 
 from __future__ import annotations

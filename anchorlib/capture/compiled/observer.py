@@ -35,8 +35,8 @@ class CompiledObserver:
     """Observes values and gradients for the operators in compiled code, for one session.
 
     observer: the session's observer of eager code, whose clock and recorder are used. plan_of:
-        returns, for a name and the text of its modes, the plan (what is recorded of the name); None
-        where the session records nothing of the name.
+        returns, for a name and the text of its modes, the plan: what is recorded of the name; None
+        without a name, and where the name's watched model is not known.
     """
 
     def __init__(self, observer: Observer, plan_of: Callable[[str, str], Plan | None]) -> None:
@@ -85,8 +85,10 @@ class CompiledObserver:
         return NOWHERE
 
     def _any_value(self, x: torch.Tensor | None, anchor: AnchorReference) -> tuple[int, ...]:
-        """Observe `x` at an anchor that was not checked yet, and return its encoded coordinates.
+        """Observe `x` (None: only count the call), and return its encoded coordinates.
 
+        This is the long way: for anchors that `_know` has not noted, for calls without a tensor,
+        and for calls inside backward. Returns NOWHERE if the call is neither recorded nor counted.
         anchor: the anchor's name, modes, and place in its graph's program.
         """
         program = program_of(anchor)
@@ -103,10 +105,11 @@ class CompiledObserver:
     def _ordinary_value(
         self, x: torch.Tensor, anchor: AnchorReference, program: Program, plan: Plan
     ) -> tuple[int, ...]:
-        """Observe `x` at an anchor that `_any_value` has checked; return its encoded coordinates.
+        """Observe `x` at an anchor that `_know` has noted, and return its encoded coordinates.
 
-        anchor: the anchor's name, modes, and place in `program`. This is the short way, for anchors
-            that run in every step.
+        This is the short way, for anchors that run in every step. Returns NOWHERE if the call is
+        neither recorded nor counted.
+        anchor: the anchor's name, modes, and place in `program`. plan: what is recorded of `x`.
         """
         at = self._executions.forward(program, anchor.site)
         if at is None:
@@ -118,7 +121,11 @@ class CompiledObserver:
         return self._where(at)
 
     def _know(self, program: Program | None, anchor: AnchorReference) -> None:
-        """Have `_ordinary_value` observe at `anchor` from now on, if its gradient can be hooked."""
+        """Note `anchor`, so that `_ordinary_value` observes there from now on.
+
+        An anchor is not noted if its program, name or plan is missing, or if the gradient there
+        cannot be hooked.
+        """
         if program is None or not anchor.name or anchor.site in program.lost:
             return
         plan = self._plan(anchor.name, anchor.modes)
@@ -202,7 +209,7 @@ class CompiledObserver:
     def skip(self, name: str, kind: str, reason: str) -> None:
         """Count that the code that is being traced makes no record of `kind` at the anchor `name`.
 
-        kind: "value" or "grad". reason: why, as text for the gap.
+        kind: "value" or "grad". reason: why, as text for the gap (the stored count of such losses).
         """
         self._observer.recorder.skip(name, kind, reason, self._observer.clock.step)
 
@@ -275,7 +282,7 @@ class CompiledObserver:
     def _lose(self, at: At, reason: str, anchor: AnchorReference) -> None:
         """Count the gradient of the tensor observed at `at` as skipped, if it was to be recorded.
 
-        reason: why the gradient is not recorded, as text for the gap.
+        reason: why the gradient is not recorded, as text for the gap, in which the store counts it.
         """
         plan = self._plan(anchor.name, anchor.modes)
         streams = () if plan is None else plan.streams("grad", at.phase)

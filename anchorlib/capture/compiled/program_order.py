@@ -20,9 +20,10 @@ Record = Callable[[torch.Tensor], None]
 
 
 def depends_on_order(streams: Sequence[Stream]) -> bool:
-    """Return whether any of `streams` has a mode that counts or folds, which needs program order.
+    """Return whether any of `streams` has a mode that needs observations in program order.
 
-    Such modes are Sum, Final, and EveryN that counts records.
+    Such modes are Sum, Final, and EveryN that counts records. streams: those of one tensor and
+    kind, one for each mode in which they are recorded.
     """
     modes = (stream.fold.mode for stream in streams)
     return any(

@@ -57,7 +57,7 @@ class AnchorPlace:
     modes: canonical texts joined by commas, "" for the session's modes, or `watch:N`.
     gradients: whether gradients were enabled at the place.
     backward: whether the place is in a custom Function.backward.
-    body: whether the place is in the body of an operator, which may run any number of times.
+    body: whether the place is in an operator's traced body, which may run any number of times.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Program:
     number: the program's number in this process.
     backend: torch.compile's name of the graph's backend, "" where that is not known.
     autocast: the dtype of autocast where it was last seen enabled; None where it never was.
-    lost: the reason for each site whose gradient cannot be hooked.
+    lost: by site, why the gradient there cannot be hooked; empty where all gradients can be.
     """
 
     number: int

@@ -52,7 +52,10 @@ AnchorFields = tuple[
 
 
 class MadeMode:
-    """The first item of a tuple that holds the class and fields of a mode made by traced code."""
+    """Marks a tuple, as its first item, as a mode that traced code made, such as `EveryN(10)`.
+
+    The further items of the tuple are the class and the fields of the mode.
+    """
 
 
 @constant
@@ -186,7 +189,10 @@ def show_compiled_autograd(hidden: bool) -> None:  # noqa: FBT001
 
 
 def not_a_tensor(call: str, other: str) -> str:
-    """Return the message of the error for `call` with an object of class `other`."""
+    """Return the message of the error for a call whose argument is not a tensor.
+
+    call: the call as text, such as "print_tensor". other: the class of the argument.
+    """
     return f"{call} takes a tensor, not {other}; wrap a number in torch.tensor(...)"
 
 

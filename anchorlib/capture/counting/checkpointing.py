@@ -1,7 +1,7 @@
 """Whether an observation inside backward is a recomputation, and which call it repeats.
 
-    by hooks     forward made a graph, whose gradient hooks will fire: value and gradient of a
-                 recomputed tensor are recorded already
+    by hooks     forward recorded the value and made a graph, whose hooks record the gradient:
+                 nothing of a recomputed tensor is to be recorded again
     reentrant    forward ran without gradients inside an autograd Function, whose backward runs
                  the forward again: only this recomputation makes a graph to hook
 
@@ -140,8 +140,10 @@ class UnfollowedCalls:
     def _end(self, first: int) -> float:
         """Return the sequence number at which the calls of the next repeated node begin.
 
-        first: the number at which the calls of the running node begin, which is noted as a node
-            that was repeated. Infinity is returned where no later node has been repeated so far.
+        first: the number at which the calls of the running node begin. It is kept, since the
+            running node is a repeated node too.
+
+        Infinity is returned where no node with a higher number has been repeated so far.
         """
         nodes = self._nodes.setdefault(threading.get_ident(), [])
         place = bisect_left(nodes, first)

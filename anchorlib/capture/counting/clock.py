@@ -200,10 +200,11 @@ class Clock:
         return not ready
 
     def gradient(self, at: At | None = None) -> None:
-        """Note that a gradient arrived, after which the next forward observation opens a pass.
+        """Note that a gradient arrived: the next forward observation of its phase opens a pass.
 
-        at: the coordinates of the forward call that the gradient belongs to; None where unknown. If
-            the call was made in an earlier step, the gradient opens no pass.
+        at: the coordinates of the forward call that the gradient belongs to; None where unknown,
+            and the phase is then this thread's. If the call was made in an earlier step, no pass
+            is opened because of the gradient.
         """
         self._ended_by_optimizer = False
         self._gradient_since_step = self.trains = True

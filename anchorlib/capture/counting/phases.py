@@ -127,9 +127,10 @@ class Phases:
         return self._backwards.get(task) or self._caller(own).phase
 
     def gradient(self, phase: str) -> None:
-        """Note the phase of a gradient's forward, if it is the running backward's first gradient.
+        """Note that a gradient arrived whose forward had `phase`.
 
-        Outside of a backward nothing is noted.
+        The phase of a backward's first gradient is kept, since the backward's other records carry
+        it. Outside of a backward nothing is noted.
         """
         task = graph_task()
         if task != -1 and task not in self._backwards:

@@ -1,11 +1,12 @@
 """Which optimizer's step ends a step of the session, and a summary of steps and passes.
 
 "The clock" here is the optimizer whose steps end the session's steps. It is the first optimizer
-that completes a step, or the one that `watch` was given. Other optimizers step inside its steps (as
-in a GAN, where two optimizers step once each), until one becomes the clock. It does in two cases:
+that completes a step, or the one that `watch` was given. Other optimizers step inside the clock's
+steps (as in a GAN, where two optimizers step once each). Another optimizer becomes the clock if
 
-    the clock has stepped alone so far (at least twice in a row), and then another one steps
-    another one steps twice or more in one step of the clock, and more often than ever before
+    the clock has stepped alone so far (at least twice in a row), and then the other one steps
+    the other one steps twice or more in a step of the clock, and more often than ever before
+    the clock was freed, and then the other one steps
 
 A step that an optimizer repeats at once, without a gradient in between, does not count for the
 second case: it follows the same backward pass, and the clock's next step is still to come.
@@ -117,7 +118,7 @@ class StepEnders:
     def stepped(
         self, optimizer: object, pass_index: int, *, by_hand: bool, gradient: bool = True
     ) -> bool:
-        """Note that `optimizer` stepped after pass `pass_index`; return if the session's step ends.
+        """Note a step of `optimizer` after pass `pass_index`; return whether a session's step ends.
 
         by_hand: whether steps end only at `session.step()`. gradient: whether a gradient was seen
             since an optimizer stepped last.
@@ -252,7 +253,8 @@ class StepEnders:
     def _since(self, one: _Stepper) -> dict[_Stepper, int]:
         """Return how often each other optimizer has stepped since `one` stepped last.
 
-        These are taken as the most steps that they make inside one step of `one`.
+        When `one` becomes the clock, these counts are the first ones of `most`: the most steps that
+        each other optimizer made inside one step of the clock.
         """
         times: dict[_Stepper, int] = {}
         for other in reversed(self._history):

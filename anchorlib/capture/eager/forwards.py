@@ -8,8 +8,8 @@
 
 A watched model is one that was given to `watch`; its forward is that of the root module. The case
 is decided when the forward begins. For an anchor outside of watched models it is decided by the
-anchor's name: a name that was used with gradients, and is now used without while no pass of
-training is open, belongs to monitoring.
+anchor's name: if the name was used with gradients before, and is used without gradients while no
+pass of training is open, this use belongs to monitoring.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Forwards:
         return self._held(root) if search else id(root) in self._trained and self._held(root)
 
     def _held(self, module: nn.Module) -> bool:
-        """Return whether an optimizer holds parameters of `module`; the search runs once.
+        """Return whether an optimizer holds parameters of `module`; searched once for each module.
 
-        If one does, the clock's `trains` is set.
+        If an optimizer does, the clock's `trains` is set, since something is trained.
         """
         known = self._trained.get(id(module))
         if known is None or known[0]() is not module:
@@ -114,7 +114,10 @@ class Forwards:
 
         module: the outermost module that is being called; None without one. outermost: whether no
             forward of a watched model runs.
-        A use that turns out to be part of the open pass's forward sets the plan's `use` to MIXED.
+
+        If a pass is open, a use (outside of watched models) of a name that was used with gradients
+        before is taken as part of that pass's forward: the plan's `use` becomes MIXED, and no later
+        use of the name counts as monitoring.
         """
         if plan.use == REACHED:
             if outermost and self._clock.is_open:  # part of the forward of the open pass

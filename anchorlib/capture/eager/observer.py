@@ -289,9 +289,10 @@ class Observer:
         self._hung.append(hang_on_leaf(x, LeafHook(self, plan, at)))
 
     def catch_up(self) -> None:
-        """Call the action `due`, if there is one, which waits until training goes on.
+        """Call the action `due` once, if there is one: something that waits until training goes on.
 
-        Called as a watched model's forward or an optimizer's step begins.
+        Called as a watched model's forward begins, and in some sessions as an optimizer's step
+        begins (see `catches_up_before_steps`).
         """
         due, self.due = self.due, None
         if due is not None:

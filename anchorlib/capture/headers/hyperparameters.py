@@ -46,9 +46,9 @@ def header_prefix(which: int) -> str:
 def scheduled(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the numbers in the first eight parameter groups, by name: a schedule may change them.
 
-    Names that are a number in each of these groups are told: a number that the groups share once,
-    and else the list of their numbers. Tensors on a GPU are left out, since reading them would wait
-    for the GPU.
+    A name is returned if its value is a number, or a list of numbers, in each of these groups. The
+    value is returned once if the groups share it; otherwise a list has the value of each group.
+    Tensors on a GPU are left out, since reading them would wait for the GPU.
     """
     numbers: dict[str, list[Any]] = {}
     groups: Sequence[Mapping[str, Any]] = optimizer.param_groups

@@ -126,7 +126,8 @@ class Anchors:
     def _records_nothing(self, plan: Plan) -> bool:
         """Return whether this use of a name can be skipped: it is neither recorded nor counted.
 
-        A use that may first show whether the name is used with gradients is never skipped.
+        The first use of a name, and its first use with gradients, are never skipped: they decide
+        how later uses of the name are counted (see `eager.forwards`).
         """
         if plan.use == NEW or (plan.use == QUIET and torch.is_grad_enabled()):
             return False
@@ -163,10 +164,13 @@ class Anchors:
         return Plan(name, make, lambda: modes)
 
     def _compiled_plan(self, name: str, modes: str) -> Plan | None:
-        """Return the plan of an anchor or watched tensor in compiled code; None if there is none.
+        """Return the plan of an anchor or watched tensor in compiled code.
+
+        None is returned for a watched tensor without a name, or of an unknown watched model.
 
         modes: the texts of the anchor's modes joined by commas, "" for the session's modes, or
             `watch:N` for a tensor of the watched model number N.
+
         The name of an anchor is noted as called.
         """
         kind, _, number = modes.partition(":")

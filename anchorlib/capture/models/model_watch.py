@@ -138,7 +138,7 @@ class ModelWatch:
     # -- hooks
 
     def attach(self) -> None:
-        """Hook the model's root module, at whose forward passes and phases begin.
+        """Hook the forward of the model's root module, which begins passes and phases.
 
         A ModelWatch that is not attached records nothing.
         """

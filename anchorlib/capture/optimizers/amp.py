@@ -49,7 +49,7 @@ class ScalerHooks:
         GradScaler.scale, GradScaler.step = self._ours  # type: ignore[method-assign]
 
     def stepping(self, optimizer: Optimizer) -> None:
-        """Note that `optimizer` has stepped, so that its step was not skipped."""
+        """Note that `optimizer` has stepped, which means that GradScaler did not skip its step."""
         self._stepped.add(id(optimizer))
 
     def _wrapped_scale(self) -> Callable[..., Any]:

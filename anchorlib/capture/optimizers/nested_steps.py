@@ -5,8 +5,9 @@
             clip_grad_norm_(…)
             return super().step(closure)
 
-torch wraps the `step` of each class of which an optimizer was made, so that it calls hooks. If the
-program has made an SGD too, `super().step()` calls the hooks a second time, in the same step.
+torch wraps the method `step` of each class of which an optimizer was made; the wrapper calls the
+hooks. If the program has made an SGD too, `super().step()` calls the hooks a second time, in the
+same step.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ def _is_optimizer(holder: object, attribute: str) -> bool:
 class OptimizerWatch:
     """Records the updates that one optimizer makes to the parameters of one model.
 
-    of: a weak reference to the optimizer. names: the position and name of each parameter of the
-        model, by the parameter's id. plan: returns the plan of a name: what is recorded of it.
+    of: a weak reference to the optimizer. names: by the id of each parameter of the model, its
+        position in the model, and its name. plan: returns what is recorded of a name.
         records_nothing: returns whether nothing is recorded in a step and phase.
     """
 

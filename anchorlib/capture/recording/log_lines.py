@@ -37,9 +37,9 @@ def tell(text: str, *args: object, level: int = logging.INFO, aloud: bool = True
 
 
 def _is_for_the_log(level: int) -> bool:
-    """Return whether lines of `level` are left to Python's logging.
+    """Return whether lines of `level` are left to Python's logging, and not written to stderr.
 
-    They are where the program has set logging up, or has switched it off.
+    That is so where the program has set up Python's logging, or has switched logging off.
     """
     if _log.level or _log.handlers or _log.disabled or not _log.propagate:
         return True

@@ -72,8 +72,9 @@ class Recorder:
         """Return the streams of one name, kind and phase: one for each mode.
 
         A stream keeps the state of one mode, and counts the records that the mode makes.
-        modes: each with the steps in which it records (None: all). A stream records in the steps of
-            all calls that asked for the stream.
+
+        modes: each with the steps in which it records (None: all). If several calls ask for one
+            stream, the stream records in the steps that any of them gives.
         """
         with self._lock:
             return self._table.streams(name, kind, modes, phase)
@@ -252,6 +253,7 @@ class Recorder:
     def _reshaped(self, stream: Stream, step: int, dtype: torch.dtype, shape: torch.Size) -> None:
         """Prepare `stream` for a record whose shape or dtype differs from those of the last one.
 
+        The queue is told the new dtype and shape; at the first record it is told the stream, too.
         step: the step in which the record is made.
         """
         self._table.see(stream, step, dtype, shape)
@@ -275,8 +277,9 @@ class Recorder:
                 self.header("tensors.device", "|".join(sorted(self._devices)))
 
     def skip(self, name: str, kind: str, reason: str, step: int) -> None:
-        """Count an observation that no mode could record, and store the count as a gap.
+        """Count an observation that could not be recorded in any mode, and store this as a gap.
 
+        A gap counts observations of a tensor that were not recorded, and says why.
         step: the step in which it was made. reason: why it could not be recorded, as text.
         """
         with self._lock:

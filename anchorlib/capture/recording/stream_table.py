@@ -44,8 +44,8 @@ class StreamTable:
     ) -> tuple[Stream, ...]:
         """Return the streams of a name, kind and phase, one for each mode.
 
-        modes: each with the steps in which it records (None: all). A stream records in the steps of
-            all calls that asked for the stream.
+        modes: each with the steps in which it records (None: all). If several calls ask for one
+            stream, the stream records in the steps that any of them gives.
         """
         streams: dict[Stream, None] = {}
         for mode, steps in modes:

@@ -197,7 +197,7 @@ class Seen:
         self.common = tuple(a if a == b else None for a, b in pairs)
 
     def info(self, key: tuple[str, str, str], rank: int) -> TensorInfo:
-        """Return the totals as a TensorInfo, without gaps.
+        """Return the totals as a TensorInfo; its number of gaps is 0, since none are counted here.
 
         key: the tensor's name, kind and mode. rank: the rank that this session records.
         """
@@ -226,9 +226,10 @@ class Plan:
 
     make: returns new streams of a kind and phase. modes: returns the modes in which calls are
         counted.
-    use: how the name was used so far (NEW, QUIET, REACHED or MIXED); see `eager.forwards`.
-    ends: whether the name is an output of a whole watched model, whose gradient is noticed even
-        where it is not recorded, since it belongs to a pass.
+    use: how the name was used so far: never (NEW), only without gradients (QUIET), with gradients
+        (REACHED), or with and without gradients inside one pass of training (MIXED).
+    ends: whether the name is an output of a whole watched model: its gradient is noticed even where
+        it is not recorded, since a gradient ends a pass.
     """
 
     __slots__ = (

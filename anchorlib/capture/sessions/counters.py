@@ -14,11 +14,13 @@ __all__ = ["Counters", "counters_of"]
 class Counters:
     """How much a session has recorded, and how much it could not record.
 
-    records, bytes: recorded until now and not lost; `flush` brings them all into the store.
-    dropped: records that were lost, or kept without their values.
-    gaps: stored gaps, counted once for each series and reason.
-    skipped: observations that could not be recorded, by reason.
+    records, bytes: how many records, and bytes of their values, were made until now and not lost.
+    dropped: how many records were lost, or kept without their values.
+    gaps: how many gaps are stored: one for each series that lacks observations, and each reason.
+    skipped: how many observations could not be recorded, by reason.
     retries: how often delivery to a collector was tried again.
+
+    `flush` brings all of these records into the store.
     """
 
     records: int = 0

@@ -1,4 +1,4 @@
-"""What a session says when it ends: its closing line, and warnings of what it did not record."""
+"""What a session says when it ends: its summary line, and warnings of what it did not record."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _log = logging.getLogger("anchorlib")
 class Ending:
     """The last lines that one session logs.
 
-    aloud: whether the closing line goes to stderr where the program has not set up logging.
-    has_summary_line: False where the code that opened the session writes the closing line.
+    aloud: whether the summary line goes to stderr where the program has not set up logging.
+    has_summary_line: False where the code that opened the session writes the summary line.
     """
 
     settings: Settings
@@ -36,7 +36,7 @@ class Ending:
     has_summary_line: bool = True
 
     def tell(self, undelivered: int) -> None:
-        """Log the closing line, and warn of records and tensors that are missing.
+        """Log the summary line, and warn of records and tensors that are missing.
 
         A perturbed rerun in which no model was watched is warned of too.
         undelivered: how many records a collector had not taken when the session ended.

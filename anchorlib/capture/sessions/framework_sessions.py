@@ -77,7 +77,7 @@ def after_a_step(session: Session, action: Callable[[], object]) -> None:
 def has_begun(session: Session) -> bool:
     """Return whether training has begun.
 
-    It has once anything was observed, an optimizer has stepped, or a step was ended by hand.
+    It has begun when a tensor was observed, an optimizer stepped, or a step was ended by hand.
     """
     return session._clock.has_begun  # noqa: SLF001
 

@@ -53,9 +53,9 @@ class Perturbation:
     def takes(self, run: str, store: str, *, resume: bool) -> tuple[str, bool]:
         """Return the name of the noise run of `run`, and whether to resume that run.
 
-        resume: whether the program resumes `run`. The noise run is then resumed only if this
-            process has begun it: a script may record in two sessions. From this call on, the
-            process counts as having begun it.
+        store: where both runs are stored. resume: whether the program resumes `run`. The noise
+            run is then resumed only if this process has begun it: a script may record in two
+            sessions. From this call on, the process counts as having begun the noise run.
         """
         name = noise_name(run, self.seed)
         goes_on = resume and (store, name) in _begun

@@ -197,7 +197,10 @@ class Watches:
                 self._observer.forwards.know_trained(watch.parts.root)
 
     def _tell_modules(self, parts: Parts) -> None:
-        """Note in the run's header the settings of modules, as their `repr` shows them."""
+        """Note in the run's header the settings of the modules (see `module_texts`).
+
+        The number of modules, and a digest of their names and classes, are noted too.
+        """
         if self._settings.recording:
             self._trees[parts.prefix] = module_tree(parts.modules)
             entries = {**module_texts(parts.modules), "modules": "; ".join(self._trees.values())}

@@ -9,9 +9,9 @@ anchor, whatever the training writes to `x` next. It takes about a hundredth of 
 copy, which then runs while the training goes on. The device's allocator reuses the clone's memory
 once the copy has run.
 
-A device can write to the ring only after its pages are locked, which takes a moment: a thread locks
-them when the first tensor comes. Until then, and where locking fails, the training thread waits for
-each copy, without holding a lock.
+A device can write to the ring only after the ring's pages are locked, which takes a moment: a
+thread locks them when the first tensor comes. Until then, and where locking fails, the training
+thread waits for each copy, without holding a lock.
 """
 
 from __future__ import annotations
@@ -58,11 +58,13 @@ class CudaCopier:
         return x.is_cuda
 
     def enqueue(self, writes: Writes, ready_address: int, value: int) -> CudaLane | None:
-        """Have tensors written to addresses, and then `value` to `ready_address`.
+        """Have tensors copied to addresses, and then `value` written to `ready_address`.
 
         This implements `anchorlib.recorder.copies.Copier.enqueue`.
 
-        writes: tensors, each with its address.
+        writes: tensors, each with the address of its copy. value: the word that says to readers of
+            `ready_address` that the copies are complete.
+
         Returns the lane in which the writes wait; None where they are done already. Raises
         UnsupportedError while a CUDA graph is captured.
         """
@@ -180,9 +182,10 @@ class CudaLane:
             raise DriverError("the bytes that the device wrote did not arrive")
 
     def enqueue(self, writes: Writes, ready_address: int, value: int) -> bool:
-        """Have tensors copied to addresses in the ring, and then `value` to `ready_address`.
+        """Have tensors copied to addresses in the ring, then `value` written to `ready_address`.
 
-        writes: tensors, each with its address. Returns False, with nothing done, after `shut`.
+        writes: tensors, each with the address of its copy.
+        Returns False, with nothing done, after `shut`.
         Raises OutOfMemoryError where the device has no memory for clones.
         """
         current = torch.cuda.current_stream(self.device)

@@ -4,7 +4,7 @@
     sparse CSR, BSR         crow_indices, col_indices, values
     sparse CSC, BSC         ccol_indices, row_indices, values
     nested (jagged)         offsets, values
-    nested (strided)        sizes, values              (a row of sizes and the elements of each one)
+    nested (strided)        sizes, values              (a row of sizes for each tensor inside)
     DTensor                 its local shard, without any collective; `NAME:placements` is recorded
                             whenever it changes: a row (kind, dimension) for each mesh dimension,
                             kind 0 replicated, 1 sharded along that dimension, 2 partial; then a

@@ -78,8 +78,9 @@ def _is_torchs(frame: FrameType, value: object, links: Iterable[str]) -> bool:
 
     Frames of torch lie between the graph and the user's function. links: the path from `value` to
     the module, as attributes and items.
-    A function of torch's that holds a module of the user's along `links` does not count as torch's:
-    dynamo compiles it in place of the module that was given to `torch.compile`.
+    Of modules, only a graph module belongs to torch. A function of torch's from which `links` lead
+    to a module of the user's counts as the user's: dynamo compiles that function in place of the
+    module that was given to `torch.compile`.
     """
     if isinstance(value, nn.Module):
         return isinstance(value, fx.GraphModule)

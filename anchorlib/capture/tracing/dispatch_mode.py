@@ -134,7 +134,11 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         return out
 
     def run_graph(self, key: GraphKey, given: list[Any], run: Callable[[], Any]) -> Any:
-        """Run a graph of Inductor's and note the operations that it computed; return its result."""
+        """Run a graph of Inductor's and note the operations that it computed; return its result.
+
+        key: identifies the graph. given: its inputs. run: runs it. A graph whose operations cannot
+        be noted is run all the same, and becomes a gap.
+        """
         inductor, state = self._inductor, self._state
         execution = None
         try:
@@ -258,8 +262,8 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         """Note that operation number `index` has made or written the memory of the tensors `made`.
 
         names: "out" for each returned tensor, or the argument that was written. view: whether the
-        operation returns a view, whose memory it has not made. In backward's accumulation and in
-        the optimizer the memory also belongs to the operation's module.
+        operation returns a view, whose memory it has not made. If the operation accumulates
+        gradients, or an optimizer's step runs it, the memory is noted as that of its module, too.
         """
         state = self._state
         owned = context.module if context.stage in _OWNING else ""

@@ -112,7 +112,7 @@ class GraphReader:
     def _safe(self, take: Callable[[_Given], None]) -> Callable[[_Given], None]:
         """Return `take`, wrapped so that its exceptions are reported by `on_missing`, not raised.
 
-        It runs while a user's code imports or compiles.
+        `take` runs while a user's code imports or compiles, which must not fail because of it.
         """
 
         def taken(given: _Given) -> None:
@@ -142,9 +142,10 @@ class GraphReader:
         self._listener.begin(AOT_TEXTS)
 
     def _named(self, module: Any, name: str) -> Any:
-        """Return the private attribute `name` of a torch module; None if it is gone.
+        """Return the private attribute `name` of a torch module.
 
-        A missing attribute, or another one under that name, is reported.
+        None is returned, and the loss reported, if the module has no such attribute, or if what it
+        has under that name is not what is expected there.
         """
         full = f"{module.__name__}.{name}"
         attribute = getattr(module, name, None)

@@ -35,7 +35,11 @@ class ModuleNames:
         return self.modules.get(id(module))
 
     def at(self, path: tuple[str, ...]) -> str:
-        """Return the name of the module at `path`, without wrappers' links; "" if none is known."""
+        """Return the name of the module at `path`; "" where no watched model has it.
+
+        path: the attributes from a model down to the module. Those in which wrappers keep a module
+        (such as `_orig_mod` of torch.compile) are no part of the name.
+        """
         name = ".".join(link for link in path if link not in WRAPPER_LINKS)
         return name if name in self.modules.values() else ""
 
@@ -54,8 +58,9 @@ class ModuleNames:
                 self.own(storage_key(parameter), self._parameters[id(parameter)])
 
     def own(self, key: int | None, module: str) -> None:
-        """Note, until the step ends, that a storage holds `module`'s gradient or optimizer state.
+        """Note, until `find_memory` is called, that a storage belongs to the module `module`.
 
+        The storage holds a parameter of the module, a gradient, or optimizer state.
         key: the number that identifies the storage, from `storage_key`; None does nothing.
         """
         if key is not None:

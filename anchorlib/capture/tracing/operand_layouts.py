@@ -78,7 +78,7 @@ class Layouts:
         self._known: dict[_Key, OperandLayout] = {}
 
     def forget(self) -> None:
-        """Drop all layouts if there are very many.
+        """Drop all layouts if there are more than 4,096.
 
         Otherwise a program that always makes new shapes would fill memory.
         """
