@@ -236,12 +236,13 @@ def _judged(
 ) -> tuple[Drift | None, Leaving | None]:
     """Return how far the runs drift apart, and the first record that differs by more than noise.
 
-    Both are None without noise runs, or without differences that noise could explain. Where a
-    record differs by more than noise, the noise runs do not cover the drift. But if they do not
-    cover it and were perturbed by too little to judge it (`too_fine`), the drift is undecided and
-    the record None.
+    Both are None without noise runs, and where no pair was measured. The record is None, too,
+    where no record differs by more than noise. Where one does, the noise runs do not cover the
+    drift. But noise runs that do not cover the drift may have been perturbed by too little to judge
+    it (`too_fine`): then `covered` is None, as undecided, and so is the record.
     parted: the first step that a GradScaler rightly skipped in one run alone; None without one.
-        From then on the runs have different parameters, which noise runs do not imitate.
+        From then on the runs have different parameters, which noise runs do not imitate, so that
+        these steps are not judged.
     """
     if scored is None or around is None or not len(measures):
         return None, None

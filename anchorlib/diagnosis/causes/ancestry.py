@@ -24,8 +24,8 @@ class Link:
     steps_back: how many steps the parent lies before the child.
     phase: the parent's phase; "" where it is the child's phase.
     ops: names of the autograd nodes between the two, in the order in which backward runs them.
-    saved: whether backward may only have read the parent, as a saved tensor; the gradient itself
-        came from other parents.
+    saved: whether the parent is a value that the forward may have saved and that backward may have
+        read; the links to the gradients from which backward came are not `saved`.
     """
 
     name: str
@@ -88,10 +88,10 @@ class Search:
         return new
 
     def add_operations(self, site: Site, edges: Edges, places: Sequence[int]) -> tuple[str, ...]:
-        """Note operations by which the search goes from a tensor to parents; return their names.
+        """Note operations between a tensor and its parents; return their names.
 
-        places: the indices of the operations in `edges.ops`, where `edges` are those of the tensor
-            `site`.
+        site: the forward call that computed the tensor. edges: the edges of that call. places: the
+            indices of the operations in `edges.ops`.
         """
         for place in places:
             if self.is_new((site, place)):
@@ -101,7 +101,7 @@ class Search:
         return tuple(edges.ops[place] for place in places)
 
     def add_parent(self, link: Link) -> None:
-        """Note a parent; a parent that is reached twice keeps the operations of both ways."""
+        """Note a parent; where two chains of operations lead to it, it keeps those of both."""
         bare = replace(link, ops=())
         known = self.links.get(bare)
         if known is not None and known.ops != link.ops:

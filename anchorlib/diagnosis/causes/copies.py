@@ -24,9 +24,12 @@ MIXING = np.uint64(0x9E3779B97F4A7C15)
 
 
 def copies(alignment: Alignment, rows: Array) -> dict[int, int]:
-    """Return, for each row that is a copy in A or in B, the latest earlier record with equal bits.
+    """Return, for rows of A whose value is a copy in one run or in both, the row that was copied.
 
-    rows: matched rows of A that may be copies. Keys and values of the dict are rows of A.
+    That is the latest earlier record of another tensor with equal bits in that run. A row that is a
+    copy in both runs has the source that A shows. Rows that are no copy are left out. Keys and
+    values of the dict are rows of A.
+    rows: rows of A that have partners in B and may be copies.
     """
     a, b = alignment.a, alignment.b
     sources: dict[int, int] = {}

@@ -37,24 +37,27 @@ class Frontier:
     """For each row of A's table, what follows from whether its bits and its parents' bits differ.
 
     status: 0 equal, 1 differs, 2 without a partner in B.
-    carried: the status as later records received it. Under `anchorlib.graft` B went on with A's
-        values, so that a row that differs handed on no difference, and counts as equal here.
+    carried: the status that counts when the row is the parent of another record. Under
+        `anchorlib.graft` B went on with A's values, so that the row's own difference did not reach
+        later records: then a row that differs is 0 here.
     role: the `Role` of each row that differs.
     explained: whether another recorded difference explains a row that differs.
     lacking: whether the row's ancestry is incomplete.
-    parameter_lacking: whether the ancestry lacks the record of a parameter, and no other record
-        of A in the row's step.
+    parameter_lacking: whether parameters are all that A's records of the row's step lack of the
+        row's ancestry.
     orphaned: whether a parent in the row's own step was recorded in A alone.
-    opening: whether what came just before is not known: the step before the row's step (other than
-        step 0) was not recorded, or in A alone, or the row's step lacks its first pass.
+    opening: whether records just before the row's block are missing. That is so where the row's
+        step lacks its first pass, and where the step before was not recorded in both runs (step 0
+        needs no step before it).
     unfollowed: whether the row is a value that a module computed without gradients.
     since: the row's order of execution; where its tensor was recorded under another name before,
         the order of that first record.
     block_of, place_of: the row's block (the records of its rank, phase and step) in `blocks`, and
         its index in the layout of that block.
     layouts: the resolved parents of each layout in which something differs.
-    copies: for values that autograd does not follow and that nothing else explains, the equal
-        record whose bits the value has in one run alone.
+    copies: row -> row of the earlier record that the value copies in one run alone. Such a value
+        is one that autograd does not follow and whose difference nothing explains; the record that
+        it copies is equal in both runs.
     """
 
     alignment: Alignment
@@ -313,9 +316,10 @@ def _across(front: Frontier, layout: Layout, of_layout: Array) -> None:
 def _away(front: Frontier, links: list[Any], children: Array, target: Array) -> None:
     """Judge children that lie in blocks of one layout, by parents in blocks of another layout.
 
-    Marks children in `front` as `explained` or as `lacking`.
-    links: the links from these children. children: the blocks of the children. target: for each of
-        them the block of its parents, all of one layout.
+    A child is marked in `front` as `explained` where its parent differs, and as `lacking` where its
+    parent has no record in A or no partner in B.
+    links: from these children to their parents. children: the blocks of the children. target: for
+        each of them the block of its parents, all of one layout.
     """
     a, blocks = front.alignment.a, front.blocks
     rows = blocks.rows_of(int(target[0]))

@@ -174,8 +174,8 @@ class StepLineage:
     def loose(self) -> list[RecordKey]:
         """The keys of values of which autograd says nothing: data, buffers, results of `no_grad`.
 
-        A leaf that requires a gradient, as a point of a physics-informed net, is one of them too.
-        Parameters are not among them.
+        A tensor that the program makes and that requires a gradient, as the sample points of a
+        physics-informed net, is among them: no operation made it. Parameters are not among them.
         """
         keys, parameters = [], self.parameters
         for key in self._there:
@@ -190,8 +190,9 @@ class StepLineage:
     def is_followed(self, name: str, pass_index: int, call: int) -> bool:
         """Return whether autograd follows the value of a forward call; True where it is not known.
 
-        A module that is called without gradients, as a teacher, states what its result was made of,
-        but autograd sees nothing of what is computed from that result.
+        Of a module that is called without gradients, as a teacher, the edges name the module in
+        place of operations. Autograd then follows nothing that is computed from the module's
+        result.
         """
         site: Site | None = (name, pass_index, call)
         seen = set()
@@ -212,8 +213,8 @@ class StepLineage:
     def parameters(self) -> Collection[str]:
         """Names of the parameters from which this step's tensors were computed.
 
-        A leaf of which edges state what made it, as a model's input that requires a gradient, is
-        none.
+        A tensor that requires a gradient and has edges of its own, as an input of a model, is no
+        parameter.
         """
         return self._parameters - {name for name, _, _ in self._edges}
 

@@ -110,11 +110,11 @@ class Layout:
         holds where the child is a parameter or made by an optimizer, and both records were written
         when their tensors were made.
     named: for each link, whether child and parent are one tensor under two names.
-    away: the links to other blocks, by steps back and phase ("" for the layout's own).
+    away: the links to parents in other blocks, by (how many steps the parent lies before the child,
+        the parent's phase, or "" for the child's own phase).
     role, scope: the role and the scope of each place.
     lacking: whether the ancestry of each place is incomplete.
-    parameter_lacking: whether that ancestry lacks the record of a parameter, and no other record of
-        the block.
+    parameter_lacking: whether parameters are all that the block's records lack of that ancestry.
     ancestry: the parents of each place that differs in a block.
     unfollowed: whether each place is a value that a module computed without gradients.
     """

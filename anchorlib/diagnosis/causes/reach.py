@@ -141,8 +141,9 @@ class Reach:
 def _single_numbers(table: Table) -> Array:
     """For each row, whether it is one floating-point number, as the loss of an evaluation.
 
-    Operations read indices and masks without a trace in the graph; a number that a program reports
-    goes into no other record.
+    Loose values may be unknown parents, since operations read indices and masks without a trace in
+    the graph. A single number is not counted among them: a program that computes one without
+    gradients mostly just reports it.
     """
     floats = [dtypes.dtype(name).family == "float" for name in table.dtypes]
     numbers: Array = np.array(floats or [False])[table.dtype] & (table.figures["numel"] == 1)
@@ -150,7 +151,7 @@ def _single_numbers(table: Table) -> Array:
 
 
 class _Began:
-    """Knows, for each rank and step, the order of execution of the earliest difference by pass.
+    """Finds the order of execution of the earliest difference before a given pass.
 
     A place is a number that stands for a rank and step (`Reach._place`).
     """

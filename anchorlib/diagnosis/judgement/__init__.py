@@ -2,8 +2,9 @@
 
 A and B are the two runs that are compared. The functions of this package are given a record as
 `row`, its index in A's table (`pairing.Table`); `row_b` is the index of its partner in B's table.
-Where `measures` are given too, `at`, `here` and `place` are mostly indices into these measured
-pairs (`sizes.Measures`). A clause is a part of a sentence for people; an empty one says nothing.
+Where `measures` are given too, `at`, `here` and `place` are indices into these measured pairs
+(`sizes.Measures`), unless a docstring says otherwise. A clause is a part of a sentence for people;
+an empty clause says nothing.
 
 origins       differences that no recorded parent explains
 rounding      how large one operation's own error may be

@@ -149,12 +149,14 @@ class ComputedRows:
     def _agrees_with_all_learnt(self, row: int, measure: Measure) -> bool:
         """Return whether a row is off by few roundings, and so is all that is learned in its step.
 
-        The step is the first that differs; False for rows of later steps, for kinds other than
-        values and gradients, and outside of training. Code that is written differently, as a
-        probability that is computed from logarithms, may round several times where the other run
-        rounds once. Where the runs call modules differently for equal work, rows of the step
-        `agreed` give True, whatever their error: that step was found equal but for rounding before
-        the records of these calls were left out.
+        Code that is written differently, as a probability that is computed from logarithms, may
+        round several times where the other run rounds once. The step must be the first that
+        differs. False for kinds other than values and gradients, outside of training, and for
+        formats coarser than float32.
+
+        Where the runs call modules differently for equal work, a value or gradient of the step
+        `agreed` gives True, whatever its error: that whole step was found equal but for rounding
+        already.
         """
         a = self.frontier.alignment.a
         first = int(a.step[self.frontier.alignment.a_row[self.measures.pair]].min())
@@ -170,10 +172,10 @@ class ComputedRows:
         return self._equal_learning
 
     def _few(self, row: int, measure: Measure) -> bool:
-        """Return whether an error is a few roundings: of the row, or of a number made of it.
+        """Return whether an error is a few roundings of its row, or of a number computed from it.
 
-        A loss may add a penalty near zero, whose terms cancel: the penalty's error is small in the
-        sum.
+        A loss may be a sum of a large term and a penalty near zero, whose own terms cancel. The
+        penalty's error may be many roundings of the penalty, and yet few of the loss.
         """
         error = measure.error_eps
         if error > LIMIT:
@@ -219,10 +221,11 @@ class ComputedRows:
         return "not_rounding", note
 
     def _made_of_equal_data(self, row: int) -> bool:
-        """Return whether a parameter's gradient reads equal data, though no record holds them.
+        """Return whether unrecorded data from which a parameter's gradient was computed are equal.
 
-        What its module made of these data has equal bits in both runs, in each pass of the step.
-        Of other data it would have made something else.
+        All results of the parameter's module in the step have equal bits in both runs. From
+        different data the module would have computed different results. False for rows that are no
+        gradient of a parameter, and where the module has no record in the step.
         """
         front = self.frontier
         a = front.alignment.a
@@ -237,9 +240,10 @@ class ComputedRows:
     def _reshaped(self, row: int, pair: int) -> tuple[str, str]:
         """Return the class of a row whose shapes differ, and why.
 
-        It is a fault, unless unrecorded data may explain it. The first result of a pass has as many
-        samples as the data of the pass. All other axes are decided by the program, and so is a
-        number of samples that follows from a recorded tensor.
+        It is a fault, unless the number of samples in unrecorded data may explain it. That is
+        possible only for the first result of a pass, where equal operations made it and only the
+        sizes of its first axis differ. All other sizes are decided by the program, or follow from a
+        recorded tensor.
         """
         front = self.frontier
         a, b = front.alignment.a, front.alignment.b

@@ -21,9 +21,10 @@ _SOME_LOSS: Final = re.compile(r".*loss[^.]*", re.IGNORECASE | re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Where the losses part: the first steps at which they differ at all, by 1e-6 and by 1e-3.
+    """Where the losses part: the first steps at which they differ.
 
-    first_bit, above_1e6, above_1e3: these steps; None where the losses never differ so much.
+    first_bit: the first step at which the losses differ in any bit; None where they never do.
+    above_1e6, above_1e3: likewise for an absolute difference of more than 1e-6, and of 1e-3.
     name: the tensor taken for the loss.
     values: (step, loss of A, loss of B) for each step of which both runs have a loss.
     """
@@ -49,7 +50,8 @@ class Losses:
 def losses(alignment: Alignment) -> Losses | None:
     """Return where the losses of two runs part; None where the runs have no loss in common.
 
-    The loss is the tensor whose name says so, else the last scalar that a forward computes. A
+    The loss is the tensor whose name is, or ends in, the part "loss"; else a tensor whose last part
+    contains "loss" (of several the shortest name); else the last scalar that a forward computes. A
     parameter is never the loss, whatever its name and shape. A scalar of which no operation is
     known is taken for the loss only by its name. The records of one rank count, of phase "train" if
     the loss has any there: of the rank whose losses differ first (of several such ranks the

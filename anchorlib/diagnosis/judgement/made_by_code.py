@@ -39,23 +39,26 @@ class MadeByCode:
     changes: Changes
 
     def is_told_otherwise(self, row: int) -> bool:
-        """Whether what both runs state of a value's other calls says that other code made it.
+        """Return whether the runs state that different code made a value, with equal seeds.
 
-        A forward without gradients states nothing itself; the training's forward does.
+        A forward without gradients states no operations. What the runs state of other calls of this
+        value, in training, counts in its place. Seeds count as equal where a run states none.
         """
         return self.changes.other_code(row) and not seeds_differ(self.frontier, row)
 
     def is_anchored_beside_equal_data(self, row: int, measure: Measure) -> bool:
-        """Whether code made an anchored value of equal data, as the models' inputs show.
+        """Return whether code made an anchored value of equal data, as the inputs of its step show.
 
-        All that the models are given in the step is equal, but for what follows from the value, and
-        so are parameters and seeds. Data of other samples would show there too. So the program made
-        the value of equal data in another way, as targets that are normed in one run alone.
+        In the step of the value, all inputs of models and all parameters are equal in both runs, or
+        their difference is explained by another record; and the seeds do not differ. If the value
+        were data of other samples, the inputs would differ, too. So the program computed the value
+        from equal data by another formula, as targets that one run alone normalises.
 
-        Other random numbers may still be drawn by a generator of the program's own: these are
-        independent of A's, so that their cosine is zero but for SIGMAS of what n numbers have by
-        chance, 1/√n. And a parameter of a model that is not trained may come from elsewhere: it has
-        no statement of its own, as an anchored value has.
+        False where A's and B's value are independent of one another: the program may draw the value
+        by a random generator of its own. The cosine of two independent tensors of n elements has a
+        standard deviation of 1/√n; the absolute cosine must exceed SIGMAS times that. False also
+        where A stores no edges for the value, as for a parameter of a model that is not trained,
+        which may come from elsewhere.
         """
         front = self.frontier
         a = front.alignment.a
@@ -74,12 +77,12 @@ class MadeByCode:
         return known and same_start and not seeds_differ(front, row)
 
     def is_iterate(self, row: int, pair: int) -> bool:
-        """Whether an input is, in both runs, that of the pass before but for a small step.
+        """Return whether an input is, in both runs, that of the pass before, moved by a small step.
 
         An attack, or a sampler that follows gradients, moves its samples a little from pass to
-        pass, where autograd does not follow. False where the input of the pass before differs
-        already, and where values were not kept. pair: the index, in the alignment, of the row's
-        pair.
+        pass, where autograd does not follow. A step is small if its norm is at most STEP times that
+        of the input before. False where the input before differs already, and where values were not
+        kept. pair: the index, in the alignment, of the row's pair.
         """
         alignment = self.frontier.alignment
         a = alignment.a
@@ -106,10 +109,11 @@ class MadeByCode:
         return steps[0] > 0 and max(steps) <= STEP * float(np.linalg.norm(before))
 
     def is_average(self, row: int) -> bool:
-        """Whether a parameter is that of a copied model, whose original was equal until this step.
+        """Return whether a copied model's parameter was computed from equal ones of the original.
 
-        A running average of parameters is looked at for the first time after some steps. Code has
-        moved it since, by what the steps before made of the original.
+        The copy, as a running average of parameters, may have its first record after some steps.
+        Code has computed it from the parameters of the original, which have records up to the step
+        before, all equal in both runs. False where the seeds differ.
         """
         front = self.frontier
         a = front.alignment.a

@@ -41,10 +41,11 @@ class MissingRecords:
         return _UNSEEN[role == Role.OPTIMIZER] if self._unseen_window(row) else ""
 
     def gradients(self, row: int, measure: Measure) -> str:
-        """Say which gradients are missing that a row depends on; "" where none are.
+        """Say which gradients that a row depends on are missing; "" where none are.
 
-        They are what A's optimizer read and B has no record of, or gradients that changed
-        parameters and that were not recorded.
+        They are parents of an optimizer's row that B has no record of, or unrecorded gradients by
+        which a parameter may have changed before the row. The latter do not count where the row's
+        error is too large to come from such a change (`_stands_still`).
         """
         if self._lacks_gradients(row):
             return f"what it was made of is not in B: {self._orphans(row)}"
@@ -118,9 +119,9 @@ class MissingRecords:
         """Return whether a row's error is too large to come from parameters moved between passes.
 
         That is so where a computed row has a large error in a later pass, its tensor was equal in
-        all earlier passes of the step, and the run's one optimizer ends each step, so that it does
-        not step inside. Other code, as SAM, may also move parameters between passes. But where the
-        earlier passes are equal, such code does not move them far apart.
+        all earlier passes of the step, and the only optimizer of each run ends the step, so that it
+        updates nothing between passes. Other code, as SAM, may still move parameters between
+        passes. But where the earlier passes are equal, such code does not move them far apart.
         """
         front = self.frontier
         a = front.alignment.a

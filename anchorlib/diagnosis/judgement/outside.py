@@ -54,11 +54,13 @@ class Outside:
     def given(self, row: int, pair: int, measure: Measure) -> tuple[str, str] | None:
         """Return the class of a model's input, and why; None if the size of the error decides.
 
-        An input is data from outside, with three exceptions. Where the two inputs are variants of
-        one another, or of unequal shapes, and come after computed records of their pass, the
-        program computed the input. So it did where the input is that of the pass before but for a
-        small step. And where B is given a tensor for one argument that A is given for another, the
-        code exchanged the arguments.
+        An input is data from outside, with two exceptions. Where B is given the tensor that A is
+        given for another argument, the code exchanged the arguments. And the program computed the
+        input where it is, in both runs, that of the pass before, moved by a small step
+        (`MadeByCode.is_iterate`), or where A's and B's input are variants of one another or have
+        unequal shapes, and computed records come before them in their pass, or results before them
+        differ nearly as much. A computed input is "rounding" where results before it differ nearly
+        as much; otherwise None is returned.
         """
         if other := self._given_elsewhere(row, pair):
             return "not_rounding", f"B is given here what A is given as {other}"
@@ -136,9 +138,9 @@ class Outside:
         return None
 
     def _made_unseen(self, row: int, before: int | None, measure: Measure) -> str:
-        """Say that what made a loose value was not recorded; "" where it need not be data.
+        """Say why a loose value counts as data from outside; "" where code may have made it.
 
-        before: the last step in which the value was equal.
+        before: the last step in which the value was equal in both runs; None without one.
         """
         if before is None:
             made_by_code = self.made_by_code.is_told_otherwise(
@@ -152,11 +154,12 @@ class Outside:
         return ""
 
     def _is_written_by_code(self, row: int, before: int | None) -> bool:
-        """Whether a row is a buffer that code wrote in the step before, of what is equal.
+        """Return whether a row is a buffer that code wrote, in the step before, from equal data.
 
-        No data come into a model by its buffers: what a step writes there is computed from the
-        inputs of the step, which are recorded and equal. before: the last step in which the buffer
-        was equal.
+        The buffer was equal in the step before, or earlier in its own step. No data come into a
+        model by its buffers: what a step writes there is computed from the step's inputs, which are
+        recorded and equal. False where the seeds differ. before: the last step in which the buffer
+        was equal; None without one.
         """
         front = self.frontier
         step = int(front.alignment.a.step[row])
@@ -164,10 +167,10 @@ class Outside:
         return bool(written) and not seeds_differ(front, row)
 
     def changed_since(self, row: int) -> str:
-        """Say that a buffer or a loose value was equal at an earlier step; "" where it was not.
+        """Say in which earlier step a buffer or a loose value was equal; "" if in none.
 
-        "" also where computed records of its pass come before it: then it is judged as computed in
-        this pass, whatever it was at earlier steps.
+        "" also where computed records come before it in its pass: then it is judged as a value
+        computed in this pass, whatever it was at earlier steps.
         """
         if recorded_before(self.frontier, row, Role.COMPUTED):
             return ""

@@ -115,10 +115,12 @@ def _in_eval_mode(frontier: Frontier, row: int) -> list[str]:
 
 
 def _seen_before(frontier: Frontier, row: int, measure: Measure) -> list[str]:
-    """Return a clause that the operations shown at a large difference are an earlier step's; or [].
+    """Return a clause that the operations shown are those of an earlier step; or [].
 
-    The graph behind a tensor is recorded in the first steps alone: a later step may have run other
-    operations than those shown. row: a row of A. [] for any kind but `value`.
+    The graph behind a tensor is recorded in the first steps alone, so that a later step may have
+    run other operations. The clause is given at a large difference, two steps or more after the
+    last recorded graph.
+    row: a row of A. [] for any kind but `value`.
     """
     large = measure.nonfinite or measure.error_eps > LARGE
     alignment = frontier.alignment

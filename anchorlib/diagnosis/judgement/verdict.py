@@ -63,7 +63,7 @@ class Drift(NamedTuple):
 
 
 def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelope) -> Drift:
-    """Judge whether the noise runs cover the drift of A and B, by being as far from A as B is.
+    """Judge whether the noise runs cover the drift: whether they are about as far from A as B is.
 
     Tensors with many elements decide, in the steps before the horizon. (From the horizon on, noise
     runs are too far apart to judge by.) Where no such tensor can be judged, all pairs of all steps
@@ -97,10 +97,12 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
 
 
 def _of_kind(kind: str, scores: Array, error: Array, step: Array, low: Array, first: int) -> Drift:
-    """Return the drift of one kind: its median score, where that exceeds its limit most.
+    """Return the drift of one kind of record: the median score that is largest against its limit.
 
-    Medians are taken over neighbouring steps. scores, error, step, low: an entry for each pair of
-    the kind. error: its relative error. low: whether COVERED_LOW is its limit.
+    There is a median score and a limit for each group of neighbouring steps. The drift is covered
+    where that median score does not exceed its limit.
+    scores, error, step, low: an entry for each pair of the kind. error: its relative error.
+    low: whether COVERED_LOW is its limit.
     first: the first step in which the runs differ.
     """
     groups = _groups(step)

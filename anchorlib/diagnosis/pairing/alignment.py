@@ -42,10 +42,10 @@ class Alignment:
     only_a, only_b: rows that found no partner.
     renamed: the tensors that have different names in the two runs.
     step_offset: a record of A at step s stands for a record of B at step s + step_offset.
-    eval_since: the step, in the run's own count, from which A, and B, ran in eval mode while the
-        other trained; None where it never did.
+    eval_since: for A and for B, the step, in that run's own count, from which the run was in eval
+        mode while the other run trained; None where it never was.
     merged: which passes or ranks of a run were merged, where the two split their work differently.
-    reordered: the first step, in B's count, whose samples were put in A's order; None without.
+    reordered: the first step, in B's count, whose samples were put in A's order; else None.
     """
 
     a: Table

@@ -135,11 +135,11 @@ def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
 
 
 def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Return a clause for each run on backward passes that reach a row's parameter in it alone.
+    """Return a clause for each run in which alone backward passes reach a row's parameter.
 
     Where the runs have different passes at the row, the clause of `passes_apart` is returned
-    instead. [] where the runs agree, where the other run lost records, and where one run's
-    optimizer stepped twice on the gradients of one backward.
+    instead. [] where the same passes reach the parameter in both runs, where the other run lost
+    records, and where one run's optimizer stepped twice on the gradients of one backward.
     row: a `grad` row of A. Only passes of the row's step and rank count: another rank may lack them
     since it is at another step.
     """

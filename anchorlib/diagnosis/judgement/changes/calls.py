@@ -128,9 +128,10 @@ class Calls:
         """Return `calls`, or other calls of the same name whose edges name operations in both runs.
 
         Under `no_grad`, the edges of a module's output name the module and no operations, and those
-        of an anchored value name nothing. Another call, with gradients, has edges that name the
-        operations. A copy of a model,
-        as an average of its weights, may have no such call: then that of the model itself is taken.
+        of an anchored value name nothing. The first call of that name with gradients takes the
+        place of such a call, as its edges name the operations. Of a copied model, as an average of
+        parameters, no call may have gradients: then the call of the model that was copied is taken.
+        `calls` is returned, too, where a run has no call with gradients.
         calls: the call in A and in B.
         """
         statements = [self.edges(run, call) for run, call in enumerate(calls)]
@@ -205,10 +206,12 @@ class Calls:
         )
 
     def is_cut_elsewhere(self, row: int) -> bool:
-        """Return whether a row has a parent in one run that the other run never names.
+        """Return whether a row has a parent in one run whose name the other run never uses.
 
-        The operations between the same two records then belong to two values in one run, and to one
-        value in the other run. row: a row of A. Parameters do not count as parents here.
+        One run then has an anchor between two records, where the other run has none. The former
+        states for two records the operations that the latter states for one, though both may
+        compute alike.
+        row: a row of A. Parameters do not count as parents here.
         """
         for calls in self.of(row):
             parents = [
@@ -235,7 +238,10 @@ def _names_of(table: Table) -> set[str]:
 
 
 def _is_silent(edges: Edges | None) -> bool:
-    """Whether a statement names no operation, as under `no_grad`, and no parent either."""
+    """Whether edges name a module in place of operations, or neither operations nor parents.
+
+    That is so under `no_grad`. False without edges.
+    """
     return edges is not None and (opaque(edges.ops) or not (edges.ops or edges.parents))
 
 

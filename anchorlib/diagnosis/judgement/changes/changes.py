@@ -216,35 +216,40 @@ class Changes:
         return other_values(*self._texts(row))
 
     def other_number(self, row: int) -> bool:
-        """Return whether one operation that made a value has another number, and all else is equal.
+        """Return whether a value's operations differ in one number, and in nothing else.
 
-        False where parts were merged for the comparison: each part may have been divided by the
-        number of parts, and that is no other formula. False for a loss that a loss scale
-        multiplies, which is another unit of the loss.
+        False where passes or ranks were merged for the comparison: each of them may have divided by
+        how many there are, which is no other formula. False, too, where A's and B's value carry
+        different loss scales: these are two units of one loss.
         row: a row of A; False for any kind but `value`.
         """
         return self._has_formula(row) and other_number(*self.calls.operations(row))
 
     def _has_formula(self, row: int) -> bool:
-        """Return whether a row is a `value` of equal loss scale in A and B, no parts merged."""
+        """Return whether numbers in the operations that made a row can be compared with B's.
+
+        That is so for a `value` whose records in A and B carry equal loss scales, in runs of which
+        no passes or ranks were merged.
+        """
         alignment = self.frontier.alignment
         a, row_b = alignment.a, int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
         value = a.tensors[a.tensor[row]].kind == "value"
         return value and not alignment.merged and bool(a.scale[row] == alignment.b.scale[row_b])
 
     def other_factor(self, row: int) -> bool:
-        """Return whether one operation that made a value has another number, perhaps in a tensor.
+        """Return whether operations are equal but for one number, which may stand in a tensor.
 
         The program may have computed that tensor from values that differ already. So the answer is
         meaningful only where everything that the value is computed from is equal.
-        row: a row of A; False for any kind but `value`, and where parts were merged.
+        row: a row of A; False for any kind but `value`, and where passes or ranks were merged.
         """
         return self._has_formula(row) and other_number(*self.calls.operations(row), computed=True)
 
     def other_index(self, row: int) -> bool:
-        """Return whether the runs state for a row that an index differs which it reads, no more.
+        """Return whether the operations that made a row are equal but for the contents of an index.
 
-        False where B has the samples of a batch in another order: its indices differ by that alone.
+        An index is a tensor of integers by which an operation reads or writes elements. False where
+        B has the samples of a batch in another order: its indices differ by that alone.
         """
         reordered = self.frontier.alignment.reordered is not None
         return not reordered and reads_another_index(*self.calls.operations(row))
@@ -252,11 +257,13 @@ class Changes:
     def other_code(self, row: int) -> bool:
         """Return whether both runs state what made a row, and the code that made it differs.
 
-        The code differs where a value is computed from other records, by other operations, by equal
-        operations in another order or with other arguments, where both runs have two index tensors
-        and an operation reads by the first in A and by the second in B, and where one run cuts the
-        graph behind the value. Different data or parameters change none of these.
-        row: a row of A. Of a gradient, only a cut graph and other module settings count.
+        The code of any row differs where its module has other settings. That of a gradient differs,
+        too, where one run alone cuts the graph behind its tensor. That of a value differs where it
+        is computed from other records, by other operations, in another order or with other
+        arguments, and where two operations have exchanged their index tensors. Different data or
+        parameters change none of these.
+        row: a row of A. False for a value with a parent that one run alone anchors
+        (`is_cut_elsewhere`), unless its module has other settings.
         """
         if detached(self.frontier, row) or self.other_settings(row):
             return True

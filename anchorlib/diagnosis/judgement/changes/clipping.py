@@ -25,9 +25,10 @@ ADDED = 1e-6
 def clipped_otherwise(frontier: Frontier, row: int) -> list[str]:
     """Say to which norm each run clips the gradients of the row's step; [] if alike or unclear.
 
-    It is clear in two cases: both runs have one backward in the step, and its gradients have equal
-    norms before clipping; or, as the optimizers read them, all gradients of B are A's times one
-    factor. row: a row of A, whose step and rank count.
+    Two cases are clear. In one, both runs have a single backward in the step, whose gradients have
+    equal norms before clipping. In the other, all gradients that B's optimizers read are A's times
+    one factor (`_by_what_was_read`).
+    row: a row of A, whose step and rank count. [] where passes or ranks were merged.
     """
     alignment = frontier.alignment
     if alignment.merged:

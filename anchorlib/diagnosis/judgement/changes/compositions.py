@@ -130,11 +130,14 @@ class Compositions:
         return [f"{missing}: requires_grad?"] if missing else []
 
     def _passed_over(self, row: int, other: Counter[str]) -> list[str]:
-        """Return a clause on a record of A alone whose operations B does not run; else [].
+        """Return a clause on a parent that A alone records and that B does not compute; else [].
 
-        Either B does not run the first of its operations, or B lacks some of them and has no
-        operation that A lacks. Otherwise B may compute the record and only lack its anchor.
-        other: the operations between B's record and its parents. row: a row of A.
+        B may compute such a parent and only lack its anchor: then B's operations between the row
+        and its parents include those that made the parent. B does not compute the parent if it
+        lacks the last operation that made the parent, or if it lacks any operation of the parent or
+        the row and has none that A lacks.
+        other: the operations between B's record and its parents. row: a row of A; [] if it is no
+        value.
         """
         for one, _ in self.calls.of(row) if self.calls.kind(row) == "value" else ():
             edges = self.calls.edges(0, one)

@@ -20,14 +20,17 @@ SET = (Role.PARAMETER, Role.INPUT)
 
 
 def is_constant(frontier: Frontier, row: int, row_b: int, related: Callable[[int], bool]) -> bool:
-    """Return whether a constant never changes in either run, while parameters and inputs are equal.
+    """Return whether a record never changes in either run, while parameters and inputs are equal.
 
+    Such a record is a constant that code makes. Some inputs of its step may differ all the same:
+    those that were recorded after it and that the program may have computed from it. After a
+    buffer, these are inputs whose two records are `related`. After an anchored value, these are all
+    inputs, as the value may hold the chances by which the program draws them; but an input of
+    several elements must be equal.
+
+    related: returns whether the two records of a row are variants of one another.
     row, row_b: the record of a buffer, or of an anchored value, in A and in B. False for a buffer
-        with records of a single step, which do not show whether it changes.
-    related: returns whether the two records of a row are variants of one another. Inputs that were
-        recorded after the constant may differ in this way: the program computed them from it.
-        After an anchored value they may differ in any way, as the program may have drawn them by
-        it, but some input has to be equal.
+    with records of a single step, which do not show whether it changes.
     """
     alignment, block = frontier.alignment, int(frontier.block_of[row])
     loose = bool(frontier.role[row] == Role.LOOSE)
@@ -51,7 +54,8 @@ def is_constant(frontier: Frontier, row: int, row_b: int, related: Callable[[int
 def _stays(table: Table, row: int, *, once: bool) -> bool:
     """Return whether the tensor of a row has records of several steps, all with equal bits.
 
-    once: whether a record of the first step alone counts too, where the run goes on.
+    once: whether it suffices that all its records are of the run's first step, if the run has later
+        steps.
     """
     rows = np.flatnonzero(table.tensor == table.tensor[row])
     equal_bits = (table.digest[rows] == table.digest[row]).all(axis=1)

@@ -21,9 +21,11 @@ def detached(frontier: Frontier, row: int) -> list[str]:
 
     row: a gradient of A; a `value` row gives [].
 
-    First a record is sought that has a graph in that run and no graph in the other run. Next comes
-    a record that leads gradients, in the other run, only to other tensors. Last comes a record of
-    which the other run makes more calls without gradients and fewer calls with gradients.
+    Three signs are tried in turn. The first is a record from which gradients reach the row's tensor
+    in one run, and that has no graph in the other run. The second is a record from which gradients
+    reach, in the other run, all the same tensors but the row's. The third is a record of which one
+    run makes more calls that lead gradients to the tensor, while the other run makes calls of it
+    without gradients.
     """
     alignment = frontier.alignment
     tensor = alignment.a.tensors[alignment.a.tensor[row]]

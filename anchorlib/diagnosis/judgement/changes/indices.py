@@ -92,10 +92,11 @@ def exchanged(a: Sequence[Operation], b: Sequence[Operation]) -> bool:
 
 
 def reads_another_index(a: Sequence[Operation], b: Sequence[Operation]) -> bool:
-    """Return whether two runs do the same by indices that differ, of equally many elements.
+    """Return whether the operations of two runs are equal but for the contents of index tensors.
 
-    Which index it is, is all that the runs state otherwise. False also where they have exchanged
-    indices, which only code does. a, b: the operations that made a record in A, and in B.
+    Index tensors that differ must have equally many elements. False also where operations have
+    exchanged their index tensors (`exchanged`), which only code does.
+    a, b: the operations that made a record in A, and in B.
     """
     plain = [[(op.name, INDEX.sub("", op.arguments)) for op in ops] for ops in (a, b)]
     counts = [[one[0] for op in ops for one in INDEX.findall(op.arguments)] for ops in (a, b)]

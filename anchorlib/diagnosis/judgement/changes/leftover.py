@@ -79,8 +79,9 @@ def leftover(alignment: Alignment, pair: int, eps: float) -> str:
 def _added(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
     """Return a clause if one run's gradient still contains what it held a step earlier; else "".
 
-    That is so where the gradient is the other run's plus this remainder, perhaps each times a
-    factor, or where it alone is a multiple of its passes' sum plus this remainder.
+    That is so where this run's gradient is the other run's plus that remainder, perhaps each times
+    a factor. It is also so where this run's gradient is a multiple of its passes' sum plus that
+    remainder, and the other run's gradient is not made like that.
     sides: each run's table and row. held: the two gradients. near: the share of a norm by which the
     sum may be off.
     """

@@ -144,7 +144,9 @@ def _left_there(frontier: Frontier, row: int) -> Iterator[str]:
 def _factor(move_a: Array, move_b: Array, slack: float) -> float | None:
     """Return the factor by which `move_b` is a multiple of `move_a`; None without such a factor.
 
-    slack: the norm of the rounding of the tensors whose differences the moves are.
+    A move is the difference of two records of one tensor. None, too, where the moves are not
+    clearly larger than `slack`.
+    slack: the norm of the rounding errors of these records.
     """
     size = float(move_a @ move_a)
     factor = float(move_a @ move_b) / size if size else 0.0

@@ -91,7 +91,8 @@ def _moved_before(frontier: Frontier, row: int) -> list[str]:
 def _more(sides: tuple[Side, Side], name: str) -> str:
     """Say whether one run updated a parameter more often in a row's step or the step before; or "".
 
-    name: what to call the parameter; "" for the one that the sentence is about.
+    sides: for each run the table, the row, and the run's name for the parameter. name: what the
+    clause calls the parameter; "" where the row is a record of the parameter itself.
     """
     kind = next((kind for kind in UPDATES if all(_rows(*side, kind) for side in sides)), None)
     if kind is None:
@@ -181,11 +182,11 @@ def updated_together(table: Table, row: int) -> frozenset[str]:
 def did_not_step(frontier: Frontier, row: int, before: int, still: int) -> list[str]:
     """Say that an optimizer left out a step in the run that left a parameter unchanged; or [].
 
-    Between the two rows the other run has an update. The run that left the parameter unchanged has
-    none, though it has as many backward passes. A run with fewer passes gives []: it is in another
-    part of the training.
-    before: A's previous row of the parameter. row: A's row of the value that one run alone changed
-    since.
+    The other run has an update between the rows `before` and `row`. The run that left the parameter
+    unchanged has none there, though it has as many backward passes. [] where it has fewer passes:
+    then it is in another part of the training.
+    row: A's row of the parameter's value, which one run alone changed since `before`.
+    before: A's previous row of the parameter.
     still: the run that left the parameter unchanged, 0 for A, 1 for B.
     """
     alignment = frontier.alignment
@@ -243,10 +244,11 @@ def written_outside(frontier: Frontier, row: int) -> str:
 
 
 def _last(table: Table, row: int) -> int | None:
-    """Return the last earlier record that is the parameter's update or has other bits, or None.
+    """Return the row of a parameter's last update or other value before a row; None without one.
 
-    Each phase records parameters as it finds them: a `value` record with the same bits as the row
-    is passed over. None, too, where a mode records only some of the steps.
+    Each phase records parameters as it finds them: `value` records with the same bits as the row
+    are passed over. None, too, where a mode records only some of the steps.
+    row: a `value` of the parameter.
     """
     rows = np.concatenate(
         [series(table, row, kind, every_phase=True) for kind in ("value", "updated")]

@@ -39,10 +39,11 @@ WRITTEN = ("foreach", "fused", "capturable", "differentiable")
 
 
 def turning(frontier: Frontier, measures: Measures) -> int | None:
-    """Return A's row of the first update that a differing optimizer setting sets apart, or None.
+    """Return A's row of the first update that makes a differing optimizer setting a cause; or None.
 
-    That is the first `delta` record of the first step, among those from which some setting differs,
-    whose updates are much further apart than the updates of the step before.
+    That is the first `delta` record of a step from which some setting differs, and in which updates
+    are much further apart than in the step before (`_turn`). Of several such steps the first
+    counts.
     """
     differing = [*partings(frontier.alignment), *settings(frontier.alignment)]
     steps = sorted({parting.step for parting in differing if _matters(parting)})

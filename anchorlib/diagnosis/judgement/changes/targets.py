@@ -1,9 +1,11 @@
 """The target of a loss, computed from the loss's input and the gradient of that input.
 
 Autograd does not follow targets, and few programs record them. But the gradient g of the logits x
-is (softmax(x) − y) / n for a cross entropy, and (σ(x) − y) / n for a binary cross entropy. Where x
-and g were recorded, all elements of softmax(x) over g lie on one line, whose slope is n and whose
-level is y. Where they lie on no line, the loss is a different function, and nothing is said.
+is (softmax(x) − y) / n for a cross entropy, and (σ(x) − y) / n for a binary cross entropy. So for
+all elements with equal targets y, the probabilities p = softmax(x), or σ(x), lie on one line as a
+function of g: p = n·g + y. Its slope is n, and its value at g = 0, called the level, is y. In a
+cross entropy, the labels have targets of their own, and lie off the line. Where there is no line,
+the loss is a different function, and nothing is said.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class _Target(NamedTuple):
     """A target, computed from a gradient.
 
     labels: the label of each row, or IGNORED or UNKNOWN; None for a binary loss.
-    level: the target of all other elements. divisor: the n by which the loss was divided.
+    level: the target y of all elements that are no label.
+    divisor: the n by which the loss was divided.
     """
 
     labels: Array | None
@@ -206,9 +209,10 @@ def _sigmoid(x: Array, g: Array) -> _Target | None:
 
 
 def _line(g: Array, p: Array) -> tuple[float, float] | None:
-    """Return level and slope of the line on which all p over g lie; None if there is no such line.
+    """Return level and slope of the line p = slope·g + level; None without such a line.
 
-    g: elements of the gradient. p: the probabilities of these elements.
+    g: elements of the gradient. p: the probabilities of these elements. None, too, for fewer than
+    FEW elements.
     """
     if len(g) < FEW:
         return None

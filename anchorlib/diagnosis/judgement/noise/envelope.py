@@ -52,7 +52,7 @@ class Envelope:
     """The noise of each pair that differs: one entry for each entry of `Measures.pair`.
 
     relative: the largest relative L2 error over the noise runs; nan where none has the record.
-    nonfinite: whether a noise run differs from A in which elements are NaN or infinite.
+    nonfinite: whether some noise run has NaN or infinities at other elements than A.
     random: (name, kind) of tensors that differ although their inputs are equal, between A and a
         noise run or between two noise runs: their operations are not deterministic.
     horizon: the first step at which the noise is too large to judge by; None without one.

@@ -75,10 +75,10 @@ MOST = 16
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A gradient or an update that differs since rounding decided otherwise in B at some elements.
+    """A gradient or an update with elements at which rounding made B decide otherwise than A.
 
-    elements: at how many of the `numel` elements it did. size: the relative error that they make:
-        in a gradient, or in the parameter that is updated.
+    elements: how many of the record's `numel` elements are such elements. size: the relative error
+        that they cause, in the gradient itself, or in the parameter that is updated.
     """
 
     place: Place

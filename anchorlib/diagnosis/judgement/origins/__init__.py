@@ -6,6 +6,7 @@ preceding  why a record that differs before the first origin is no origin
 reference  origins measured from a third run that is nearer to the truth
 nearness   which of two records is nearer to a third
 cuts       pairs that are not compared: the runs call or use modules differently for equal work
+cancelling by how much the terms of a parameter's gradient are larger than their sum
 first_step the first step that differs, and its records
 learning   whether gradients and updates of the first step that differs agree but for rounding
 other_calls modules that are called or used differently, known by shapes, order and rows

@@ -50,13 +50,14 @@ def _largest(first: FirstStep) -> Iterator[tuple[tuple[str, int, str], float]]:
 
 
 def _size_of_terms(first: FirstStep, row: int, norms: dict[tuple[str, int, str], float]) -> float:
-    """The norm of a sum like that of a row's gradient whose terms do not cancel; 0.0 if unknown.
+    """Return the norm that the gradient of a row would have if its terms did not cancel; or 0.0.
 
-    The gradient of a bias is a sum over all other dimensions of the gradient of its module's
-    result: the sizes of n terms add up to √n times their norm at most. Terms of a weight's gradient
-    are products of that gradient and of the module's input. They have no sizes to add up without
-    their values: n such terms of any sign add up to √n times their typical size.
-    norms: the norms of the step's records, by name, rank and kind.
+    The gradient of a bias sums the gradient of its module's result over all other dimensions: the
+    sizes of n terms add up to √n times their norm at most. The terms of a weight's gradient are
+    products of that gradient and of the module's input. Their sizes are not known without their
+    values, so that n terms are taken to add up to √n times their typical size.
+    norms: the norms of the step's records, by name, rank and kind. 0.0 where one of them is
+    missing.
     """
     a = first.alignment.a
     tensor, shape = a.tensors[a.tensor[row]], a.shapes[a.shape[row]]

@@ -53,7 +53,8 @@ class FirstStep:
         """Return for each tensor of A whether `modules` names it, or the module that makes it.
 
         modules: names of modules, tensors as `name@kind`, and "" for all gradients of single passes
-            (`pass_grad`). All other tensors of a parameter are False.
+            (`pass_grad`). Values and gradients alone can be named; for any other record of a
+            parameter than a `pass_grad`, the answer is False.
         """
         return np.array(
             [

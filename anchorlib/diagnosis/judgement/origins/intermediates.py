@@ -6,12 +6,12 @@
 
 Code that is written differently has other intermediate results. A result that no loss depends on,
 and a model's inputs, are no intermediate results: nothing behind them shows whether the work is
-equal. A model's output is one only where both runs recorded a loss that they compute from it
-(`returned`). A result that is a multiple of the other run's does not count: a norm behind it hides
-such a factor from all that is learned. A multiple counts only for an output, where the runs state
-that they compute the loss from it by other operations (one run's model divides the output, and the
-loss multiplies it again), and for a gradient that was made inside a forward: what such a gradient
-is worth shows in the loss that is computed from it.
+equal. A model's output is an intermediate result only where both runs recorded a loss that they
+compute from it (`returned`). A result that is a multiple of the other run's does not count: a norm
+behind it hides such a factor from all that is learned. There are two exceptions. A multiple counts
+for an output, where the runs state that they compute the loss from it by different operations: one
+run's model may divide the output, and its loss multiply it again. And it counts for a gradient that
+was made inside a forward, since the loss that is computed from that gradient shows the factor.
 """
 
 from __future__ import annotations

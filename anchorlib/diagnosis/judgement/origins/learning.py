@@ -92,12 +92,12 @@ def _errors(first: FirstStep, places: Array) -> Array:
 
 
 def goes_on(first: FirstStep, modules: set[str]) -> bool:
-    """Return whether relative errors of the next step's values outside `modules` are at most LATER.
-
-    Values of parameters do not count.
+    """Return whether values are equal or near in the step after the first that differs.
 
     A state that is carried on from step to step, and a buffer, are read in the next step alone, so
-    that no gradient of the first step shows whether they are equal.
+    that no gradient of the first step shows whether they are equal. The relative error of each
+    value may be LATER at most. Values of parameters do not count, nor do those of `modules`.
+    modules: names of modules and tensors that are not compared (see `FirstStep.within`).
     """
     a = first.alignment.a
     then = np.flatnonzero(a.step[first.rows] == first.steps[0] + 1)
@@ -111,8 +111,9 @@ def goes_on(first: FirstStep, modules: set[str]) -> bool:
 def moves_alike(first: FirstStep) -> bool:
     """Return whether parameters that no optimizer updates are near enough in the next step.
 
-    Code moves these itself, as a running average of other parameters. They may be as far apart,
-    relative to their size, as updated parameters are in the first step that differs.
+    The next step is that after the first that differs. Code itself moves such parameters, as a
+    running average of other parameters. Their relative error may be as large as that of the updated
+    parameters in the first step that differs, or as a few roundings in float32.
     """
     a = first.alignment.a
     relative = first.measures["error_eps"] * first.measures["eps"]
@@ -128,12 +129,14 @@ def moves_alike(first: FirstStep) -> bool:
 def _limits_of_updates(
     first: FirstStep, rows: Array, size: Array, stored: Array, eps: Array
 ) -> Array:
-    """Return how far each updated parameter may be apart: by its own rounding and its update's.
+    """Return by what norm A's and B's updated parameter may differ in each row, through rounding.
 
+    The rounding of the parameter is relative to the parameter's norm. The rounding of a coarse
+    format in which the gradient was computed is relative to the norm of the update alone. That norm
+    is much smaller. Relative to the parameter, the rounding would excuse even an update of twice
+    the size.
     size: the norm of each row. stored: the eps of its own dtype. eps: that of the coarsest format
     before it.
-    An update is small beside its parameter. The rounding of a coarse format, measured by the
-    parameter, would cover an update of twice the size.
     """
     a = first.alignment.a
     deltas = {
@@ -188,12 +191,13 @@ def _lack_partners(first: FirstStep) -> bool:
 
 
 def _same_amount(first: FirstStep, modules: set[str]) -> bool:
-    """Whether each model in `modules`, or its first module, returns as many elements in A as in B.
+    """Return whether each model in `modules` returns as many elements in A as in B.
 
-    The elements of all calls of the step are added up. Where code calls modules of a model by
-    itself, the model returns less, while the first of its modules returns as much. Of a model whose
-    outputs a recorded loss is computed from in both runs, all outputs are added up: one run may
-    stack two of them, or put them side by side.
+    The elements of all calls of the step are added up. It suffices that the first recorded module
+    inside the model returns as many: code that calls a model's modules by itself calls the model
+    less often. It also suffices that all outputs of the model together have as many, if both runs
+    compute a recorded loss from this output: one run may stack two outputs, or put them side by
+    side.
     """
     firsts: dict[tuple[str, int], int] = {}
     read: dict[tuple[str, int], bool] | None = None

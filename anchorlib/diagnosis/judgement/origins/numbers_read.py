@@ -49,9 +49,9 @@ def sizes_of_readers(first: FirstStep, rows: Array) -> Array:
 
 
 def share_of_reader(alignment: Alignment, measures: Measures, row: int) -> float:
-    """Return the size of a single number over that of the largest number made of it; 1.0 at most.
+    """Return the size of a single number over that of the largest single number computed from it.
 
-    1.0 for a row that is no single number, and where no larger number is known that is made of it.
+    1.0 where no larger number is known to be computed from it, and for a row of several elements.
     row: a row of A in the first step that differs.
     """
     a = alignment.a

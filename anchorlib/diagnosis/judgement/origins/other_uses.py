@@ -23,12 +23,12 @@ Uses = Mapping[str, Mapping[str, frozenset[tuple[str, ...]]]]
 
 
 def used_otherwise(alignment: Alignment, rank: int, names: Collection[str]) -> set[str]:
-    """Return the values in `names` that B uses differently, so that gradients are not comparable.
+    """Return the values in `names` that B uses otherwise, so that gradients are not comparable.
 
+    The runs compute different results from such a value, or one result by different operations
+    (`_splits`). The values in `names` from which such a value was computed are returned, too, as
+    their gradients follow from its gradient.
     names: the values of A with gradients that differ beyond rounding.
-    These are values from which A and B compute different results, and values for which `_splits`
-    holds. The gradients of the values that these are made of are other quantities too, as far as
-    they are among `names`.
     """
     a, b = alignment.a.edges.get(rank, ()), alignment.b.edges.get(rank, ())
     renamed = {renaming.b: renaming.a for renaming in alignment.renamed}
@@ -68,8 +68,10 @@ def uses(statements: Collection[Edges], renamed: Mapping[str, str]) -> Uses:
 
 
 def _splits(name: str, mine: Uses, other: Uses) -> bool:
-    """Whether B makes by other operations what A makes of both `name` and a parent of `name`.
+    """Return whether the runs compute a result from `name` by different operations.
 
+    A must compute this result from a parent of `name` as well: then B may take from the parent what
+    A takes from `name`.
     mine, other: the uses in A and in B.
     """
     made_of = [parent for parent, own in mine.items() if name in own]

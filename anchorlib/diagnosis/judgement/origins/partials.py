@@ -47,11 +47,11 @@ class Partials:
         return replace(alignment, equal=alignment.equal | np.isin(alignment.a_row, self.rows))
 
     def unknown(self, first: Place | None, origins: Sequence[Origin]) -> bool:
-        """Whether the answer depends on the unrecorded parts of these gradients.
+        """Return whether the answer depends on the unrecorded parts of these gradients.
 
-        The answer depends on the unrecorded parts where the first origin was computed from one of
-        these gradients. It also does where no record of both runs follows from one of these
-        gradients, unless the runs part in an earlier step.
+        It does where the first origin was computed from one of these gradients. It also does where
+        no later record of both runs shows the effect of one of these gradients (`followed`), unless
+        the runs part in an earlier step than that gradient's.
         first: where the runs part; None where nothing else differs.
         """
         a = self.alignment.a

@@ -36,11 +36,12 @@ roundings make less in the first evaluation, and a wrong output seldom so little
 
 
 def read_by_losses(first: FirstStep) -> dict[tuple[str, int], bool]:
-    """The values of A, as (name, rank), from which both runs compute a loss that both recorded.
+    """Return the values of A, as (name, rank), from which both runs compute a recorded loss.
 
-    A loss is a single number of the step with a gradient in both runs. Values whose gradient is
-    zero in a run are left out: the loss does not depend on them.
-    Returns for each value whether the runs state that they use it by other operations.
+    The dict says for each value whether the runs state that they use it by different operations. A
+    loss is a single number of the step that has a record and a nonzero gradient in both runs.
+    Values whose gradient is missing or zero in a run are left out: the loss does not depend on
+    them.
     """
     a, b = first.alignment.a, first.alignment.b
     renamed = {renaming.b: renaming.a for renaming in first.alignment.renamed}
@@ -76,8 +77,10 @@ def evaluated_alike(first: FirstStep, rows: Array) -> Array:
 
 
 def _is_used_alike(first: FirstStep, row: int, place: int) -> bool:
-    """Whether the numbers that an evaluation computes after an output are equal, and one exists.
+    """Return whether the single numbers that an evaluation computes after an output are equal.
 
+    They are equal if they agree within ALIKE. False where there is no such number, where the output
+    has NaN or infinities at other elements, and where it is a multiple of the other run's.
     row: the output's row in A's table. place: its index into `first.measures`.
     """
     alignment, a, measures = first.alignment, first.alignment.a, first.measures

@@ -25,12 +25,12 @@ Array = np.ndarray[Any, Any]
 class OriginSegment:
     """Origins with one cause. All records are rows of A's table.
 
-    row: the first record in order of execution. rows: the first record of each name and kind.
-    elsewhere: of the tensor of `row`, the first record in each phase that is an origin, without
-        `row` itself.
-    on_ranks: of the tensor of `row`, the records in the same step and pass, on all ranks.
-    amongst: how many records the segment stands for.
-    ranks: the ranks that have the first record's tensor as an origin at its step and pass.
+    row: the first of these origins in order of execution.
+    rows: for each name and kind among these origins, the first of them.
+    amongst: how many origins the segment has.
+    elsewhere: the first origin of each phase with the name and kind of `row`, without `row` itself.
+    on_ranks: the origins with the name and kind of `row`, in its step and pass, on all ranks.
+    ranks: the ranks of `on_ranks`, or the only rank to which the segment was narrowed.
     ops: the operations that all of `rows` have in common; without any, the operations of `row`.
     """
 

@@ -11,6 +11,8 @@ benign        differences of bits that are no difference of values
 unused        values that differ only in elements on which no loss depends
 sparse        sparse gradients that hold equal numbers, stored differently
 shaken        elements whose gradient is rounding alone
+decay         gradients to which the program adds the weight decay that the other optimizer adds
+passes        gradients that one run sums over more backward passes than the other
 jumps         where an error leaps: a fault that was hidden below rounding at first
 moments       where a batch norm hides a fault, and its running moments show it
 """

@@ -2,11 +2,11 @@
 
     torch.optim.SGD(parameters, weight_decay=0.1)          parameter.grad.add_(parameter, alpha=0.1)
 
-An optimizer with a weight decay w adds w times the parameter to the gradient that it reads.
-Where one run's optimizer is told a weight decay that the other's is not told, and the other's
-gradients hold just w times their parameters, the optimizers work with equal gradients. It
-shows in the updates whether they do, as AdamW adds its weight decay elsewhere: so gradients count
-only where the update of their parameter is recorded, which is judged by itself.
+An optimizer with a weight decay w adds w times the parameter to the gradient that it reads. Where
+one run sets w in its optimizer, and the gradients of the other run contain w times their parameters
+already, both optimizers work with equal gradients. Whether they do shows in the updates, as AdamW
+adds its weight decay elsewhere. So gradients count only where the update of their parameter is
+recorded, which is judged by itself.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ MOST_ELEMENTS = 1 << 24  # of gradients that are read
 
 
 def decayed_elsewhere(alignment: Alignment, measures: Measures) -> Array:
-    """For each measured pair, whether it is of gradients that differ by weight decay alone.
+    """For each measured pair, whether it holds gradients that differ by weight decay alone.
 
-    The first step that differs is examined; gradients of the same tensors in later steps count too.
+    The first step that differs is examined. Gradients of the tensors for which this holds there are
+    marked in later steps, too.
     """
     a, rows = alignment.a, alignment.a_row[measures.pair]
     none = np.zeros(len(rows), bool)
@@ -63,7 +64,10 @@ def decayed_elsewhere(alignment: Alignment, measures: Measures) -> Array:
 
 
 def _settings_apart(alignment: Alignment) -> Mapping[int, set[float]]:
-    """Return by how much the runs' weight decays differ, by rank: A's less B's, for each group."""
+    """Return, by rank, A's weight decay minus B's in each parameter group, without zeros.
+
+    Ranks without such a difference are left out.
+    """
     apart: dict[int, set[float]] = {}
     for rank in alignment.a.header.keys() & alignment.b.header.keys():
         sides = alignment.a.header[rank], alignment.b.header[rank]

@@ -103,13 +103,12 @@ def _kept_bits(table: Table, row: int) -> float:
 
 
 def of_parents(frontier: Frontier, row: int) -> float:
-    """The coarsest eps of a row's parents, where an intermediate result had their type; else 0.
+    """The coarsest eps of a row's parents, if an intermediate result behind them was cast; else 0.
 
-    A cast of an intermediate result shows that this result had the parents' type. And where a
-    parameter's gradient is the sum of the gradients of several uses, each of these was rounded, and
-    their sum does not show that any more: without a cast, the finest eps of these gradients is
-    returned. A cast of a parent itself to a wider type rounds nothing, as in layer norm under
-    autocast.
+    Such a cast shows that the result had the dtype of the parents. A cast right after a parent does
+    not count: it widens the parent, which rounds nothing, as in layer norm under autocast. Without
+    a cast, a parameter's gradient may be the sum of the gradients of several uses. Each of these
+    was rounded, which their sum does not show any more: then the finest eps of these is returned.
     """
     a = frontier.alignment.a
     # Operations stand in the order of backward: the cast of a parent is the last of a value's
@@ -184,7 +183,10 @@ def of_numbers(frontier: Frontier, row: int, row_b: int, ops_b: Sequence[str]) -
 
 
 def _behind_a_cast(header: Mapping[str, Any], ops: Sequence[str]) -> float:
-    """The eps of autocast's type if operations of a gradient compute behind a cast; else 0."""
+    """The eps of autocast's type if any operation of a gradient computes after a cast; else 0.
+
+    ops: in the order of backward. Views do not compute.
+    """
     casts = [place for place, op in enumerate(ops) if op.startswith(CAST)]
     behind = ops[casts[0] :] if casts else ()
     computes = any(not op.startswith(CAST) and not VIEW.search(op) for op in behind)

@@ -162,15 +162,18 @@ def _error_of_norm(frontier: Frontier, measures: Measures, at: Array) -> float:
 def _is_handed_on(
     frontier: Frontier, row: int, errors: Mapping[int, float], of_norm: float
 ) -> bool:
-    """Whether a row's error comes from a parent, so that no leap begins here.
+    """Return whether a row's error comes from a parent, so that no leap begins here.
 
-    Where a parent of a value was recorded in one run alone, every earlier value counts as a parent.
-    An operation may enlarge an error, up to TIMES. An optimizer's state may hold squares: (1 + e)²
-    is 1 off by e·(2 + e). That matters where a gradient consists of rounding alone, as one that is
-    zero by theory, and e is large. But a gradient that an optimizer reads, if it comes from a
-    single pass, is a multiple of that pass's gradient. Its error comes from that gradient only up
-    to MULTIPLE times the sum of two errors: the gradient's, and that of the norm to which gradients
-    are clipped.
+    It does where the error is at most TIMES the largest error of a parent, since an operation may
+    enlarge an error. What an optimizer reads or makes may also have the error of the norm to which
+    gradients are clipped. Three kinds of rows are treated differently.
+
+    A value of which one run alone recorded a parent may have any earlier value as a parent. An
+    optimizer's state may hold squares: as (1 + e)² = 1 + e·(2 + e), an error e of a parent becomes
+    e·(2 + e). That matters where e is large, as in a gradient that is zero by theory. A gradient
+    that an optimizer reads and that comes from a single pass is a multiple of that pass's gradient.
+    Its error may be at most MULTIPLE times the sum of two errors: that of the pass's gradient, and
+    that of the norm to which gradients are clipped.
     errors: row of A -> relative error of its pair. of_norm: see `_error_of_norm`.
     """
     a = frontier.alignment.a
@@ -200,10 +203,10 @@ def _is_handed_on(
 
 
 def _pass_of(frontier: Frontier, row: int) -> int | None:
-    """The one gradient of a pass from which an optimizer takes a gradient; None if none or several.
+    """Return the row of the only `pass_grad` from which a row's `grad` was made; or None.
 
-    None, too, for rows that are no gradient that an optimizer takes, and where the gradient of the
-    pass has no partner with which it is compared.
+    None where several passes or none reached the parameter, where that record has no partner in B,
+    and for rows that are no gradient that an optimizer reads.
     """
     a = frontier.alignment.a
     if a.tensors[a.tensor[row]].kind != "grad" or frontier.role[row] != Role.OPTIMIZER:

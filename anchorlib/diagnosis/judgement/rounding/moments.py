@@ -60,7 +60,7 @@ def hidden_by_a_norm(frontier: Frontier, measures: Measures) -> int | None:
 
 
 def _made(frontier: Frontier, row: int, first: int) -> int | None:
-    """Return the place in the order of execution of a norm's last result before its moment `row`.
+    """Return the order of execution of the last result that a norm returned before moment `row`.
 
     None where that result is not of the step `first`, the first step that differs: the input of a
     result in a later step differs by more than rounding, since parameters were updated in between.

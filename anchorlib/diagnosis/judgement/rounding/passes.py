@@ -24,11 +24,13 @@ PASS = "pass_grad"
 
 
 def format_of_passes(sides: tuple[Side, Side]) -> float:
-    """Return a gradient's coarsest eps in backward, if the numbers of passes differ; else 0.0.
+    """Return the eps of low precision in passes' gradients, if numbers of passes differ; or 0.0.
 
-    0.0 where both runs call backward equally often in the step. A gradient that one run adds up of
-    more passes went through the formats of the whole backward. Low precision counts only in a run
-    that trains in it. sides: the table and the row of each run.
+    A gradient that one run sums over more passes went through all formats of backward. So the
+    gradients of all parameters in the step are looked at: in each run the first one in low
+    precision decides, and of the two runs the coarser eps. 0.0 where both runs call backward
+    equally often in the step, and where no run trains in low precision. sides: the table and the
+    row of each run.
     """
     if not _is_added_up_otherwise(sides):
         return 0.0
@@ -36,11 +38,11 @@ def format_of_passes(sides: tuple[Side, Side]) -> float:
 
 
 def size_of_terms(sides: tuple[Side, Side]) -> float:
-    """Return the norm of a bias's gradient's terms, if the numbers of passes differ; else 0.0.
+    """Return the norm of the terms in a bias's gradient, if numbers of passes differ; or 0.0.
 
     0.0 where both runs call backward equally often in the step, and where the terms are not known.
     The terms are the gradient of the result of the parameter's module, in a run that has one pass
-    alone, scaled as clipping scaled the gradient.
+    alone, scaled as clipping scaled the bias's gradient.
     """
     return max(map(_size_of_terms, sides)) if _is_added_up_otherwise(sides) else 0.0
 

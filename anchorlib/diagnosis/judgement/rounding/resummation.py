@@ -168,9 +168,10 @@ class Resummations:
     def _bounded(
         self, row: int, operands: list[int], measure: Measure, eps: float
     ) -> Resummation | None:
-        """The finding from norms alone for a weight's or bias's gradient; None if it excuses none.
+        """The finding from norms alone for a weight's or bias's gradient.
 
-        A weight's gradient sums n terms t = x·g: ‖t‖ ≤ about ‖x‖·‖g‖ / √n (Cauchy and Schwarz).
+        None where the norms do not show that rounding explains the difference. A weight's gradient
+        sums n terms t = x·g: ‖t‖ ≤ about ‖x‖·‖g‖ / √n (Cauchy and Schwarz).
         """
         shape, gradients = self._shape(row), self._gradients(operands)
         if self._kind(row) == "value" or len(gradients) != 1 or not measure.norm:
@@ -275,8 +276,9 @@ def _half_known(
 ) -> Resummation | None:
     """The finding for a weight's gradient of which one operand was not recorded; else None.
 
-    The terms are not known, but their number is; they are assumed to cancel to some degree.
-    None where this does not explain the difference as rounding.
+    The terms are not known, but their number is; they are assumed to cancel to some degree. None
+    where this does not explain the difference as rounding, and in formats coarser than float32.
+    gradient: the shape of the gradient of the result, the known operand. shape: the weight's.
     """
     if not shape[0] or eps > 2.0**-23:
         return None
@@ -294,9 +296,10 @@ def _half_known(
 def _pairing(
     x: tuple[int, ...], gradient: tuple[int, ...], shape: tuple[int, ...]
 ) -> tuple[int, float]:
-    """The number of terms of a weight's gradient, and how often it uses each element of x.
+    """The number of terms of a weight's gradient, and how often it uses each element of the input.
 
-    (0, 0.0) where the shapes are not those of x, the gradient and a weight of one operation.
+    x, gradient, shape: the shapes of the operation's input, of the gradient of its result, and of
+        its weight. (0, 0.0) where no operation has these three shapes.
     """
     if len(shape) == 2:
         fit = x[-1:] == shape[1:] and gradient[-1:] == shape[:1] and x[:-1] == gradient[:-1]

@@ -279,7 +279,11 @@ def _norm(table: Table, rows: Iterable[int]) -> float:
 
 
 def _growth(frontier: Frontier, row: int, ops: tuple[str, ...]) -> float:
-    """Return the factor by which a row's operations widen the tolerance of one; at least 1."""
+    """Return by how much several operations and long sums enlarge the tolerance; at least 1.
+
+    The tolerance is that of a single operation. ops: the operations that made the row, of which n
+    enlarge it √n times.
+    """
     hidden = compiled(ops) or opaque(ops)
     count = max(len(ops), HIDDEN_OPERATIONS) if hidden else max(len(ops), 1)
     return math.sqrt(count) * math.sqrt(max(_terms(frontier, row) / LONG_SUM, 1.0))

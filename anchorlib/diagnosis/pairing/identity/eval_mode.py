@@ -34,8 +34,8 @@ class Modes:
     phases: the phase of each row of A, and of B: "train" for a forward that the other run made in
         training.
     passes: the pass of each row of A, and of B; for such a forward, the pass of training it is in.
-    since: the step, in the run's own count, from which A, and B, ran in eval mode while the other
-        trained; None where it never did.
+    since: for A and for B, the step, in that run's own count, from which the run was in eval mode
+        while the other run trained; None where it never was.
     """
 
     phases: tuple[Array, Array]

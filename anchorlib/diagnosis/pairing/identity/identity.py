@@ -23,8 +23,8 @@ class Identities:
     row_a, row_b: the rows that have a key, ascending. Where a run holds one observation in two
         modes, one record has the key, preferably a record with values, and the other has none.
     key_a, key_b: the keys of these rows.
-    eval_since: the step, in the run's own count, from which A, and B, ran in eval mode while the
-        other trained; None where it never did.
+    eval_since: for A and for B, the step, in that run's own count, from which the run was in eval
+        mode while the other run trained; None where it never was.
     """
 
     def __init__(self, a: Table, b: Table, to_b: Mapping[str, str], offset: int) -> None:
