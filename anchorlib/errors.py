@@ -103,7 +103,11 @@ class UnsupportedError(AnchorError, NotImplementedError):
 
 
 class SessionError(AnchorError, RuntimeError):
-    """Raised where a process opens a second session, uses a closed one, or cannot graft a run."""
+    """Raised where a process opens a second session, uses a closed one, or may not graft a run.
+
+    To graft a run is to replace the values at anchors by those of another run: that needs an active
+    session, and a run that is neither the session's own nor a second one.
+    """
 
 
 class CommandError(AnchorError, RuntimeError):

@@ -2,8 +2,8 @@
 
 A writer that is about to remove its own copy of some records first compares the fingerprint of that
 copy with the fingerprint of the records in the store. A fingerprint is made of the records' rows:
-tensor, coordinates, time, and the digest of the values. The rows are the same in a frame and in a
-store, and the values themselves need not be read.
+tensor, coordinates, time, and the digest of the values. A record has equal rows in the store and in
+a frame (a message with records), and the values themselves need not be read.
 """
 
 from __future__ import annotations

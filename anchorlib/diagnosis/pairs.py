@@ -24,8 +24,9 @@ class Pair(NamedTuple):
     order, order_b: the numbers of the two records in their ranks' orders of execution.
     equal: whether dtype, shape and bits are equal. digest_a, digest_b: the digests as hex.
     measure: how far apart the two are; None where they are equal.
-    role: "" for an equal pair; else "receiver" where earlier differences explain it, "origin" where
-        none does, or the class of a listed origin.
+    role: "" for an equal pair; "receiver" where a record differs because an earlier one does. A
+        pair that no earlier difference explains is an origin: it has the origin's class (`cls`) if
+        the answer lists it, else "origin".
     score: the pair's error over the error of the noise runs; None where there is no score.
     """
 
@@ -60,9 +61,10 @@ def columns_of(
 ) -> Iterator[dict[str, list[Any]]]:
     """Yield the pairs as columns (name -> list), some thousand pairs at a time.
 
-    scores: one for each entry of `measures`. roles: one for each pair. A pair that is equal has
-        None for its measures and its score. A pair that differs has None for its score where that
-        is nan.
+    An equal pair has None for its measures and its score; a pair that differs has None for a score
+    of nan.
+    scores: one for each entry of `measures`, nan where there is none; None without noise runs.
+    roles: one for each pair; None: "" for all.
     """
     for start in range(0, len(alignment), CHUNK):
         part = slice(start, start + CHUNK)

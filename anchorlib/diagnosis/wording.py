@@ -34,11 +34,11 @@ class SentenceContext(NamedTuple):
     """What the sentence of a comparison says besides the place where the runs part.
 
     benign: differences that are not differences of values, a clause for each sort.
-    losses: where the losses part; None without losses.
+    losses: the steps at which the losses part; None without losses.
     drift: the drift compared to that of the noise runs; None without noise runs.
-    leaving: the first record that differs by more than noise does; None where no record does.
+    leaving: the first record in which B is farther from A than noise runs are; None without one.
     complete: whether the runs are complete, and what they lack.
-    ends: whether all that differs are scalars from which nothing else was computed.
+    ends: whether the only differences are in scalars from which nothing else was computed.
     eval_since: for A and for B, the step from which the run was in eval mode while the other run
         trained; None where it was not.
     preceding: why the first record that differs is not the first origin; "" where it is.
@@ -130,8 +130,10 @@ def _modules(config: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 def _drawn(step: int | None, first: int) -> str:
-    """Return a clause that says that B drew other random numbers before the runs part, or "".
+    """Return a clause that says from which step on B drew other random numbers.
 
+    "" where no random state differs, or only later than the step after `first`. That step counts
+    since states are recorded where steps begin: what a step draws shows in the next one.
     step: the first step that began with another random state; None without one.
     first: the step at which the runs part.
     """

@@ -120,8 +120,9 @@ def attention_backward(how: Attention, part: str) -> Function:
     Its inputs: those of `attention`, then the output's gradient.
     part: whose gradient, "q", "k", "v" or "mask". Let p be the softmax, o the output, g the
     output's gradient. The gradient of v is pᵀ·g. The gradient of the scores is s = p*(g·vᵀ - r),
-    where each row of r is the sum of p*(g·vᵀ), or of g*o, which is the same. The gradients of q and
-    k are s·k/√d and sᵀ·q/√d; that of a mask is s, added up over the heads and images that share it.
+    where each row of r is the sum of p*(g·vᵀ), or of g*o, which is equal. The gradients of q and k
+    are s·k and sᵀ·q times the scale, which is 1/√d by default; that of a mask is s, added up over
+    the heads and images that share it.
     """
     if part == "mask":
         return _mask_backward(how)

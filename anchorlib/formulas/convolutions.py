@@ -107,9 +107,10 @@ def patches(x: Array, size: tuple[int, ...], how: Strides, places: Array) -> Arr
 def arriving(
     g: Array, size: tuple[int, ...], how: Strides, space: Sequence[int], places: Array
 ) -> Array:
-    """Return the gradients of outputs that some places of the input affect; 0 without an output.
+    """Return the gradients of the outputs that some places of the input affect, one for each tap.
 
-    A place is a position in an image of the batch; a tap is a position in the kernel window.
+    A place is a position in an image of the batch; a tap is a position in the kernel window. Where
+    a place affects no output by a tap, the entry is 0.
     g: (batch, channels of the output, *space of the output). size: the weight's spatial size.
     space: the input's spatial size.
     places: flat indices into (batch, *space).
@@ -239,10 +240,11 @@ def _forms(outer: str, inner: int) -> list[Formula]:
 def _turned(
     order: Product, inner: int, *, last: bool, nested: bool = False
 ) -> Callable[..., Rounded]:
-    """Return a formula that adds the terms of a product by `order`, in one of two loop orders.
+    """Return a function that computes a product with its terms in one of two orders.
 
-    inner: how many terms the inner loop has. last: whether the two loops are exchanged. nested:
-    whether the terms of each inner loop are added up first, and then these sums.
+    The terms come from two nested loops. order: adds them up. inner: how many terms the inner loop
+    has. last: whether the two loops are exchanged. nested: whether the terms of each inner loop
+    (after the exchange) are added up first by `order`, and then these sums.
     """
 
     def compute(_: Any, left: Rounded, right: Rounded, *rest: Rounded) -> Rounded:

@@ -1,6 +1,6 @@
 """Accelerate: `with watch(accelerator, model, optimizer, run="run1") as session: ...`.
 
-step        an optimizer step that `accumulate()` lets happen
+step        an optimizer step; `accumulate()` skips those of batches that are only accumulated
 pass_index  a batch that is accumulated into the step
 """
 

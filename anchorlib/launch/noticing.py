@@ -104,9 +104,10 @@ def _harmlessly(look: Callable[[], object]) -> None:
 
 
 def _tell_nothing() -> None:
-    """Write that nothing was recorded, if no run was made; called when the first process ends.
+    """Write to stderr that nothing was recorded, if no trainer and no run were made.
 
-    Does nothing where the store is a URL, where the run has no name, and in a rerun.
+    Called when the command's first process ends. Does nothing where the store is a URL, where the
+    run has no name, in a forked child, and in a rerun (see `is_rerun`).
     """
     store, name = os.environ.get("ANCHOR_STORE", ""), _request and _request.name
     if not name or _trainer is not None or "://" in store or _is_there(store, name):

@@ -61,7 +61,10 @@ class _StderrHandler(logging.Handler):
         logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line of `record` to stderr, or leave it out if it is not meant for the user."""
+        """Write the line of `record` to stderr, if the class's rule admits it; else do nothing.
+
+        Options of the Python interface in the line are replaced by those that the user can type.
+        """
         text = record.getMessage().removeprefix("anchorlib: ")
         asked = logging.getLogger().isEnabledFor(record.levelno)
         if record.levelno >= logging.WARNING or asked or getattr(record, "told", False):

@@ -8,8 +8,8 @@ models are put on a list, and are added together before training goes on.
 
     one model            has its own names, as `Session.watch(model)` gives them
     several models       each has its name in the program as a prefix: netG.main.0.weight
-    a model in place of  has the names of the earlier model, with the steps that follow, as in
-    an earlier one       cross-validation
+    a model in place of  takes over the earlier model's names, and is recorded in the steps
+    an earlier one       that follow, as in cross-validation
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Trainer:
             self.constructed(optimizer, frame)
 
     def compiles(self) -> None:
-        """Watch, before `torch.compile` is called, the models of optimizers that are on the list.
+        """Watch, before `torch.compile` is called, the models of optimizers on the waiting list.
 
         The list has optimizers of known models that wait to be added together. Hooks that are
         registered later would not be part of the compiled code.
@@ -170,8 +170,9 @@ class Trainer:
     def _catch_up(self) -> None:
         """Watch the models of the optimizers on the waiting list again, now with these optimizers.
 
-        Before training has begun, all models are watched again. Does nothing where no optimizer
-        waits, or the program has opened a session of its own.
+        Before training has begun, all models are watched again, since the order of the optimizers
+        counts (`_last_first`). Does nothing where no optimizer waits, or where the program has
+        opened a session of its own.
         """
         waiting = [one for held in self._waiting if (one := held()) is not None]
         session, self._waiting = self._session, []

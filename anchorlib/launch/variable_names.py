@@ -43,7 +43,10 @@ def constructing(frame: FrameType | None, kind: type) -> Iterator[object]:
 
 
 def user_frame(frame: FrameType | None, kind: type) -> FrameType | None:
-    """Return the first frame, from `frame` outwards, that runs no method of a `kind`, or None."""
+    """Return the first frame, from `frame` outwards, that runs no method of a `kind` object.
+
+    None where all frames run such methods, or `frame` is None.
+    """
     while frame is not None and issubclass(type(_first(frame)), kind):
         frame = frame.f_back
     return frame

@@ -87,7 +87,10 @@ class Reading:
         )
 
     def has_kind(self, kind: str, kinds: Collection[str] = ()) -> bool:
-        """Return whether this reading matches `kind`, for a tensor that has the kinds `kinds`."""
+        """Return whether this reading matches `kind`, for a tensor that has the kinds `kinds`.
+
+        If `activation` is set, kind grad matches unless `kinds` has pass_grad.
+        """
         if self.activation and kind == "grad":
             return "pass_grad" not in kinds
         return self.kind is None or _wild(self.kind).fullmatch(kind) is not None

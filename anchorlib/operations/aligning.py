@@ -95,7 +95,7 @@ class _Grouped:
             self.groups.setdefault(group, []).append(op)
 
     def lacks(self, group: Group) -> bool:
-        """Return whether this run has compiled operations, but none in the step of `group`."""
+        """Return whether this run has compiled operations, but none in `group`'s rank and step."""
         return bool(self._compiled) and group[:2] not in self._compiled
 
 

@@ -43,12 +43,12 @@ class Boundaries:
         return all(known) if known else None
 
     def outputs_equal(self, a: Sequence[Op], b: Sequence[Op]) -> bool | None:
-        """Return whether the result of one block is among the other block's outputs.
+        """Return whether the result of either block is among the outputs of the other block.
 
         a, b: the operations of each run's block. The result is the first output of the last
         operation. If one block is empty, the result of the other block is looked for among the
-        inputs of that same block: if it is there, the block changed no bits. Returns None if the
-        digests that this needs are not known.
+        inputs of that other block itself: if it is there, the block changed no bits. Returns None
+        if the digests that this needs are not known.
         """
         if not (a and b):
             side = self._a if a else self._b

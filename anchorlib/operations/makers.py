@@ -52,7 +52,8 @@ class RecordMakers:
     ) -> Op | None:
         """Return the operation that made a record of this name, kind and digest; None if unknown.
 
-        A parameter's value was made by the optimizer's operation that wrote it in an earlier step.
+        A value that no operation of its step made, as a parameter's, was made by the last operation
+        of an earlier step that has it as an output: for a parameter the optimizer's.
         A record of an operation's own tensor (`trace(values=...)`) belongs to that operation,
         whether the tensor is an input or an output. None for a step that was not traced.
         """

@@ -157,9 +157,10 @@ def _divided(piece: Piece, common: Sequence[Match]) -> Iterator[Piece]:
 
 
 def _few_edits(a: Sequence[Hashable], b: Sequence[Hashable], piece: Piece) -> list[Match] | None:
-    """Return the equal entries that stay if the fewest edits turn one list into the other.
+    """Return the matches that are left if the fewest edits turn one list into the other.
 
-    piece: the range of each list in which this is done. None if more than `EDITS` are needed.
+    An edit removes or adds an entry. piece: the range of each list in which this is done. None if
+    more than `EDITS` edits are needed.
     """
     rows, columns = piece.j - piece.i, piece.m - piece.k
     reached = {1: 0}

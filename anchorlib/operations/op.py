@@ -56,8 +56,8 @@ class Op:
         else None.
     source: where the operation was read. "eager": as torch ran it. "graph": from a compiler's graph
         that was run operation by operation. "inductor": from the graph of which Inductor made the
-        kernels that ran. "aot": from a graph that a backend runs out of sight; such operations
-        stand in the step in which the graph was compiled, after all that ran.
+        kernels that ran. "aot": from a graph that was compiled but not seen to run; its
+        operations stand in the step in which it was compiled, after all operations that ran.
     """
 
     index: int

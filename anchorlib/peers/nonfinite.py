@@ -19,9 +19,9 @@ def departures_of_nan(grid: RankGrid) -> Iterator[Departure]:
     """Yield each rank that has NaN in a series, or infinities, where most others have none.
 
     Infinities in values do not count, as masks of attention have them. A series in which more than
-    one rank in four would be yielded is passed over: there the data is the cause. Steps that
-    GradScaler skipped and gradients that carry its scale do not count: a loss scale that is too
-    large lets gradients overflow, mostly on one rank first.
+    one rank in four (and more than one) would be yielded is passed over: there the data is the
+    cause. Steps that GradScaler skipped and gradients that carry its scale do not count: a loss
+    scale that is too large lets gradients overflow, mostly on one rank first.
     """
     for key, places in grid.each():
         odd = grid.nan[:, places]

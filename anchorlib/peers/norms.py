@@ -1,17 +1,19 @@
 """Finds ranks whose norms lie far from those of the others, in tensors that differ between ranks.
 
-Local gradients, losses and activations differ on every rank, for the data does. All is measured in
-powers of two of the root mean square, against the median of the ranks at the same place, with the
-median absolute deviation (times 1.4826, which makes it the standard deviation of a normal
-distribution: Rousseeuw and Croux 1993) as the unit. Two tests:
+Local gradients, losses and activations differ on every rank, for the data does. A norm is measured
+as the base-2 logarithm of the root mean square, less the median of the ranks at the same place. The
+unit of each test is the median absolute deviation (times 1.4826, which makes it the standard
+deviation of a normal distribution: Rousseeuw and Croux 1993). Two tests:
 
 jump    one record is compared with the rank's own five records before it, so that a shard that is
-        always larger than others is no jump. What the rank's other series of the kind do in that
-        step is taken off first, since a strange batch moves them all. A jump is more than `JUMP`
-        units, `JUMP_AT_LEAST` powers of two, and twice what nine ranks in ten ever did there.
+        always larger than others is no jump. The median change of the rank's series of the kind in
+        that step is subtracted first, since a strange batch moves them all. A jump is more than
+        `JUMP` units, than `JUMP_AT_LEAST` powers of two, and than twice the largest change in the
+        series on nine ranks in ten.
 level   all records of a rank are compared with its peers'. A rank is reported where the norms of
-        half of its series of a kind are far off, all upwards or all downwards, as on a rank that
-        counts its gradients twice from its first step on. One large shard is not enough.
+        half of its series of a kind, and of three at least, are far off, all upwards or all
+        downwards, as on a rank that counts its gradients twice from its first step on. One large
+        shard is not enough.
 
 A change of all series of a rank in a single step is attributed to its data, not to a fault.
 """
@@ -66,11 +68,12 @@ def departures_of_norms(grid: RankGrid, replicated: list[bool]) -> Iterator[Depa
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The sizes of the records of one series, in powers of two.
+    """How far the norms of one series are from those of other ranks and of earlier records.
 
     start: the first column of the series in the grid. steps: the step of each column.
-    apart: (ranks, columns): how far each rank is from the median of all ranks. change: (ranks,
-    columns): `apart` less its median over the rank's five records before, NaN where unknown.
+    apart: (ranks, columns): by how many powers of two each rank's norm exceeds the median of all
+    ranks. change: (ranks, columns): `apart` less its median over the rank's five records before,
+    NaN where unknown.
     """
 
     start: int
@@ -109,9 +112,9 @@ def _change(apart: Array) -> Array:
 def _together(sizes: list[_Sizes]) -> dict[int, Array]:
     """Return, by step, the median change of each rank over its series of one kind.
 
-    sizes: one entry for each series of the kind. Each value is an array with a number for each
-    rank, 0 where no change is known. The result is empty for fewer than three series; a step with
-    fewer than three records of a rank has no entry.
+    sizes: one entry for each series of the kind. The result is step -> an array with one number for
+    each rank, 0 where no change of the rank is known. The result is empty for fewer than three
+    series; a step with fewer than three records of a rank has no entry.
     """
     if len(sizes) < TOGETHER:
         return {}
@@ -151,10 +154,10 @@ def _departure(rank: int, start: int, at: Array, apart: Array) -> Departure:
 
 
 def _level(apart: Array) -> tuple[Array, Array]:
-    """Return each rank's median over a series, in powers of two and in units of the spread.
+    """Return each rank's level (its median over a series) in powers of two and in units.
 
     apart: (ranks, records of the series), as `_apart` returns it. Both results have one number per
-    rank; the unit is 1.4826 times the median absolute level of the ranks, and FLOOR at least.
+    rank. The unit is 1.4826 times the median of the levels' absolute values, and FLOOR at least.
     """
     level = _median(apart, axis=1)
     unit = max(SIGMA * float(_median(np.abs(level))) if np.isfinite(level).any() else 0.0, FLOOR)

@@ -34,8 +34,8 @@ class Outlier:
     """Ranks that differ from their peers in the same way, and the first record that shows it.
 
     evidence: "digest": the bits of a replicated tensor differ from those on the peers.
-        "parting": ranks that agreed do not any more, and no majority says which are right.
-        "nan": NaN, or infinite gradients, where most peers have none.
+        "parting": ranks that agreed before do not agree any more, and no digest has a majority.
+        "nan": NaN, or infinities in other kinds than "value", where most peers have none.
         "norm": a root mean square far from its peers', by the factor `ratio`.
     peers: the ranks that the outlier was compared with; they agree with each other.
     records, tensors: how many records show the difference, and how many tensors (by name and kind)

@@ -28,9 +28,9 @@ def outliers(
     name are looked at.
 
     Where ranks hold a tensor alike (a parameter of a data-parallel job), digests are compared: one
-    flipped bit is an outlier. Where a tensor differs between ranks (a loss, local gradients), NaN
-    that its peers have not makes a rank an outlier, and so does a norm far from theirs. Columns are
-    read, values are not: about 50 bytes of memory a record.
+    flipped bit is an outlier. Where a tensor differs between ranks (a loss, local gradients), a
+    rank is an outlier if it has NaN where its peers have none, or if its norm is far from theirs.
+    Columns are read, values are not: about 50 bytes of memory a record.
 
     Raises RunNotFoundError, UnknownTensorError, OptionError, DamagedError, CollectorError.
     """

@@ -2,8 +2,9 @@
 
 Ranks with equal digests at a place are a class. A series is replicated where classes typically have
 several ranks (all ranks of a data-parallel job; the replicas of a shard in a hybrid one), and where
-the tensor is not one number throughout: the zeros of a first step are equal on every shard, and say
-nothing. A rank is away where its class has at most half the typical number of ranks.
+the records' elements differ among themselves: the zeros of a first step are equal on every shard,
+and do not show that ranks hold the tensor alike. A rank is away where its class has at most half
+the typical number of ranks.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ MANY = 8  # with at least so many ranks a single common change is enough
 class DigestClasses:
     """How many ranks share a rank's digest, at each place (step, pass and call) of a series.
 
-    kind: of the series. first: its first column in the grid. digest: (ranks, places).
+    kind: the kind of the series. first: its first column in the grid. digest: (ranks, places).
     sizes: (ranks, places), 0 where a rank has no record.
     typical: how many ranks typically share a digest of a replicated tensor; 0 for any other tensor.
-    plain: whether the tensor says nothing: one number throughout, which never changes.
+    plain: whether the records do not show if the tensor is replicated: the elements of each record
+    are one number, which too seldom changes on most ranks at once.
     """
 
     kind: str
@@ -59,10 +61,12 @@ def _classes(grid: RankGrid, kind: str, places: slice) -> DigestClasses:
 
 
 def with_constants_classified(every: list[DigestClasses]) -> list[DigestClasses]:
-    """Return the classes, with constant series counted as replicated if others of their kind are.
+    """Return the classes, with plain series counted as replicated if others of their kind are.
 
-    A bias of zeros, or a scale that never moves, is held alike where nine in ten series of its kind
-    are. A loss is not held alike: ranks differ in it from the first record on.
+    A plain series has records of one number each, as a bias of zeros or a scale that never moves.
+    It counts as replicated if nine in ten other series of its kind are, and if ranks share a digest
+    at the first record that several of them have. So a loss does not count: ranks differ in it from
+    the first record on.
     """
     kinds: dict[str, list[int]] = {}
     for one in every:
@@ -84,9 +88,9 @@ def with_constants_classified(every: list[DigestClasses]) -> list[DigestClasses]
 def departures(one: DigestClasses) -> Iterator[Departure]:
     """Yield each rank that differs from its peers in a series, with the first record that shows it.
 
-    Nothing is yielded for a series that ranks do not hold alike. Where so many ranks leave their
-    peers and come back that the data is the cause, only a parting of all ranks that lasts is
-    yielded.
+    Nothing is yielded for a series that ranks do not hold alike. Where so many ranks leave and
+    rejoin their peers that the data must be the cause, single ranks are not yielded, but a parting
+    of all ranks that lasts to the end of the series is.
     """
     if one.typical < 2:
         return
@@ -155,12 +159,12 @@ def _parting(one: DigestClasses, at: int, away: Array, present: Array) -> Iterat
 
 
 def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array, int | None]:
-    """Return `away` at the places with a majority, and the place from which on there is none.
+    """Return `away` with False at places without a majority, and where such begin to last.
 
     A place is a step, pass and call. away, present: (ranks, places), whether few ranks share the
     rank's digest, and whether it has a record. nowhere: a mask of the places without a majority.
-    The first result is False at these. The second is None where a majority comes back later: ranks
-    that all part and meet again (local steps between two averages) do nothing wrong.
+    The second result is the first place without a majority; None where a majority comes back later:
+    ranks that all part and meet again (local steps between two averages) do nothing wrong.
     """
     recorded = present.any(axis=0)
     home = np.flatnonzero(recorded & ~nowhere)
@@ -172,9 +176,9 @@ def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array,
 def _is_data(away: Array, present: Array) -> bool:
     """Return whether ranks leave and rejoin their peers so often that the data is the cause.
 
-    So it is with padding, for instance. True if more than one rank in four (and more than one) is
-    away at some record, and any of them comes back. away, present: (ranks, records), whether few
-    ranks share the rank's digest, and whether it has a record.
+    Padding, for instance, has this effect. True if more than one rank in four (and more than one)
+    is away at some record, and any of these comes back. away, present: (ranks, records), whether
+    few ranks share the rank's digest, and whether it has a record.
     """
     left = away.any(axis=1)
     if int(left.sum()) <= max(len(away) // MOST_RETURNING, 1):
@@ -208,9 +212,10 @@ def _sizes(digest: Array, present: Array) -> Array:
 
 
 def _changes(sizes: Array, digest: Array) -> int:
-    """Return how often at least three ranks in four went together from one digest to another.
+    """Return how often the digest that at least three ranks in four share changes.
 
-    sizes, digest: (ranks, records), as in `DigestClasses`. Neighbouring columns are compared.
+    sizes, digest: (ranks, records), as in `DigestClasses`. A change counts where such a digest
+    exists in two neighbouring columns and differs between them.
     """
     most = 4 * sizes.max(axis=0) >= 3 * len(sizes)
     shared = np.take_along_axis(digest, np.argmax(sizes, axis=0)[None], axis=0)[0]

@@ -4,8 +4,9 @@
     loss = (slope - wanted).square().mean()
     loss.backward()
 
-They come after a value, and before the gradient of a loss. What they are worth shows in the loss
-that is computed from them.
+A gradient counts as made inside a forward if, of all values and gradients of losses that its rank
+recorded before it, the last is a value. The loss is computed from such gradients, so that a
+difference between them also shows in the loss.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ Array = np.ndarray[Any, Any]
 def inner_gradients(table: Table, of_losses: Array | None = None) -> Array:
     """Return for each row whether it is a gradient that was made inside a forward.
 
-    of_losses: a mask of the gradients of losses; None for those of all single numbers. The loss of
-    an inner loop, as of meta-learning, has a gradient that is itself made inside a forward. False
-    for all rows without such a gradient.
+    of_losses: a mask of the rows that are gradients of losses; None for the gradients of all single
+    numbers. The loss of an inner loop, as of meta-learning, has a gradient that is itself made
+    inside a forward. Where no gradient of a loss is recorded, the result is False for all rows.
     """
     gradients = table.of_kind("grad", "pass_grad")
     losses = table.of_kind("grad") & (table.figures["numel"] == 1)

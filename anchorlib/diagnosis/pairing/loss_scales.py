@@ -3,29 +3,27 @@
     (loss * 1024).backward()
     for p in model.parameters(): p.grad /= 1024
 
-A power of two changes exponents alone. So where a power of two is a loss scale, the first step that
-differs shows it to the bit: every gradient inside the model is that power of two times the other
-run's, nothing else differs, and the gradients that the optimizer takes are equal. A factor that
-reaches the optimizer leaves these gradients unequal, and so does a factor that clipping hides: it
-adds a constant to the norm. The scale is then treated as if the records stated it.
+A power of two changes exponents alone. So a loss scale that is a power of two shows to the bit in
+the first step that differs: every gradient inside the model is that power of two times the other
+run's gradient, nothing else differs, and the gradients that the optimizer takes are equal. A factor
+that reaches the optimizer leaves the gradients that it takes unequal. So does a factor that
+clipping removes, unless gradients are large: clipping adds a small constant to the norm by which it
+divides. A scale that was found is treated as if the records stated it.
 
     loss.sum().backward()
     for p in model.parameters(): p.grad /= count
 
-Any other number rounds, and so does a power of two beside another rewriting. Such a scale is
-recognised by norms: those of all gradients inside the model are that number times the other run's,
-and those of the gradients that the optimizer takes are equal. Rounding would excuse a factor that
-clipping hides. So the optimizer of one run must take the gradients as backward made them, or the
-same share of them in two steps, both of which clipping changes; or gradients whose norm is larger
-in another step, which no clipping to a norm had cut then: if the optimizer of the other run takes
-gradients of an equal norm, the factor was taken off by a division. The bits of clipped gradients
-show it too, where they are small. The step after has to show the same scale. What rounding leaves
-is judged like any other difference, and so are all values.
+Any other number rounds, and so does a power of two in a run that was also rewritten elsewhere. Such
+a scale is recognised by norms: the norms of all gradients inside the model are that number times
+the other run's, and the norms of the gradients that the optimizer takes are equal. Clipping to a
+norm makes these norms equal too, whatever the factor is. So the records must also show that no
+clipping removed the factor (`taken_gradients`), and the next step must show an equal scale.
+Differences by rounding that are left after scaling are judged like any other difference.
 
     loss = F.cross_entropy(logits, target, reduction="sum")
 
-A loss may be recorded when it was multiplied already, as a sum in place of a mean. Then the number
-that it is differs by the factor in place of its gradient: the factor is the loss's unit.
+A loss may be recorded after it was multiplied, as a sum in place of a mean. Then the recorded
+number itself differs by the factor, and its gradient does not.
 """
 
 from __future__ import annotations
@@ -64,8 +62,8 @@ def with_loss_scale(alignment: Alignment) -> Alignment:
 
     The scale is found from the gradients of the first step that differs. It is written to the rows
     of this and all later steps; a loss that was recorded after it had been multiplied gets the
-    scale too. The alignment itself is returned where no scale is found, and where records of either
-    run carry one already.
+    scale too. The alignment itself is returned where nothing differs, where no scale is found, and
+    where records of either run state a loss scale already.
     """
     a, b = alignment.a, alignment.b
     pairs = alignment.differing
@@ -89,7 +87,10 @@ def with_loss_scale(alignment: Alignment) -> Alignment:
 
 
 def _is_scaled(table: Table) -> Array:
-    """Return for each row whether it is a gradient that a loss scale multiplies."""
+    """Return for each row whether it is a gradient that a loss scale would multiply.
+
+    These are all gradients but those that an optimizer takes.
+    """
     scaled: Array = table.of_kind("grad", "pass_grad") & ~is_taken(table)
     return scaled
 
@@ -97,9 +98,10 @@ def _is_scaled(table: Table) -> Array:
 def _is_of_forward(alignment: Alignment, step: int) -> Array:
     """Return for each row of A whether it is a gradient that was made inside a forward.
 
-    No loss scale multiplies these gradients. False for all rows where one of them differs in the
-    step. A single number whose gradient is equal in that step is no loss that is scaled, but that
-    of an inner loop. step: the first step that differs.
+    No loss scale multiplies such a gradient. A single number is taken for a loss unless its
+    gradient is equal in the step: then it is the loss of an inner loop, which is not scaled. False
+    for all rows where a gradient that was made inside a forward differs in the step.
+    step: the first step that differs.
     """
     a, rows = alignment.a, alignment.a_row
     here = a.step[rows] == step
@@ -112,9 +114,9 @@ def _is_of_forward(alignment: Alignment, step: int) -> Array:
 
 
 def _factor(alignment: Alignment, pairs: Array) -> float | None:
-    """Return the power of two by which the norms of all these pairs differ.
+    """Return the power of two that is B's norm over A's norm in all these pairs.
 
-    None if there is none.
+    None where pairs have different ratios, and for a ratio of 1 or of no power of two.
     """
     norm_a = alignment.a.figures["l2"][alignment.a_row[pairs]]
     norm_b = alignment.b.figures["l2"][alignment.b_row[pairs]]
@@ -164,10 +166,10 @@ def _rounded_scales(alignment: Alignment, pairs: Array, scaled: Array) -> Array 
 
 
 def _scales(alignment: Alignment, here: Array, scaled: Array, factor: float) -> Array:
-    """For each pair the number by which a loss scale multiplies B's record; 1 where it does not.
+    """Return for each pair the number by which a loss scale multiplies B's record, else 1.
 
-    A loss may be recorded before or after it is multiplied: then its gradient, or its value,
-    differs by the factor, or both do in part.
+    A loss may be recorded before it is multiplied, so that its gradient differs by the factor, or
+    after it, so that its value does; if it is multiplied twice, each may differ by a part.
     here: which pairs are of the first step that differs. scaled, factor: see `_rounded_scales`.
     """
     a, rows = alignment.a, alignment.a_row
@@ -187,9 +189,10 @@ def _scales(alignment: Alignment, here: Array, scaled: Array, factor: float) -> 
 
 
 def _may_be_clipped(alignment: Alignment, step: int) -> bool:
-    """Return whether gradients of single passes are recorded in a step and may have been clipped.
+    """Return whether clipping may have changed the gradients that an optimizer takes in a step.
 
-    Clipping hides a power of two to the bit where gradients are large.
+    True where gradients of single passes are recorded in the step and no record rules clipping out.
+    Where gradients are large, clipping can remove a power of two and leave equal bits.
     """
     a = alignment.a
     recorded = bool((a.of_kind("pass_grad") & (a.step == step)).any())
@@ -197,11 +200,11 @@ def _may_be_clipped(alignment: Alignment, step: int) -> bool:
 
 
 def _first_or_largest(alignment: Alignment, inside: Array) -> int:
-    """The pair of gradients that tells a loss scale best.
+    """Return the index of the pair of gradients from which a loss scale is best read.
 
     The first gradient of a single number is that of the loss, which low precision does not round.
-    Where none was recorded, or passes are merged, the largest gradient is taken.
-    inside: a mask of the pairs of gradients to choose from. Returns the pair's index.
+    Where no such gradient was recorded, or passes are merged, the largest other gradient is taken.
+    inside: a mask of the pairs of gradients to choose from.
     """
     a, pairs = alignment.a, np.flatnonzero(inside)
     rows = alignment.a_row[pairs]
@@ -213,11 +216,12 @@ def _first_or_largest(alignment: Alignment, inside: Array) -> int:
 
 
 def _ratios_of_numbers(alignment: Alignment, here: Array, kind: str) -> Array:
-    """Return for each pair B's single number over A's, as it is in the first step that differs.
+    """Return for each pair of single numbers B's over A's, as in the first step that differs.
 
-    here: which pairs are of that step. kind: "value" or "grad": the kind of the compared numbers.
-    The ratio holds for all records of training that have the name of a single number. It is 1 for
-    all other pairs, and where it is not the same in all passes.
+    The ratio of a tensor's single number in that step holds for all single numbers of the tensor's
+    name and rank that were recorded in training. It is 1 for all other pairs, and where the passes
+    of that step have different ratios.
+    here: which pairs are of that step. kind: the kind of the compared numbers, "value" or "grad".
     """
     a, rows = alignment.a, alignment.a_row
     train = np.array([phase == TRAIN for phase in a.phases] or [False], bool)[a.phase[rows]]
@@ -239,9 +243,10 @@ def _ratios_of_numbers(alignment: Alignment, here: Array, kind: str) -> Array:
 
 
 def _snapped(norm_a: float, norm_b: float) -> float | None:
-    """Return norm_b / norm_a, rounded to a near whole number, or to one over a near whole number.
+    """Return norm_b / norm_a; a ratio near a whole number, or one over it, becomes exactly that.
 
-    None for a ratio that is no number, or too near to 1 for a loss scale.
+    Near means within rounding. None for a ratio that is not finite and positive, or that is too
+    near to 1 for a loss scale.
     """
     with np.errstate(all="ignore"):
         factor = float(np.float64(norm_b) / np.float64(norm_a))

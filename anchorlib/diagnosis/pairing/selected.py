@@ -1,8 +1,8 @@
 """The alignment of two runs of which some tensors are selected, by the names that A has for them.
 
-A tensor that has another name in B is found only by looking at all names. Then both runs are
-aligned whole. Of B, the partners of the selected tensors are taken, and the tensors that the
-selectors name in B itself.
+A tensor that has another name in B is found only by looking at all names. So all tensors of both
+runs are aligned first, unless B has every selected tensor under A's name. The result has A's
+selected tensors, their partners in B, and the tensors that the selectors name in B itself.
 """
 
 from __future__ import annotations

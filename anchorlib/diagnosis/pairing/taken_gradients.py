@@ -1,7 +1,9 @@
-"""Whether the gradients that optimizers take show that clipping has not hidden a factor.
+"""Whether the gradients that optimizers take show that clipping did not remove a factor.
 
-A loss scale that the program takes off again, and a factor that clipping to a norm hides, leave
-the same gradients but for rounding. These functions look for records that tell one from the other.
+An optimizer takes a gradient where it reads a parameter's gradient in its step. A program may have
+divided the gradients by a loss scale before that, or clipped them to a norm, which also removes a
+factor by which one run's gradients were multiplied. In both cases the runs' optimizers take equal
+gradients but for rounding. These functions look for records that rule the second case out.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ FLOATS = ("float32", "float64", "bfloat16", "float16")
 
 
 def rules_out_clipping(alignment: Alignment, step: int) -> bool:
-    """Whether the records of a step show that no clipping removed the factor from the gradients."""
+    """Return whether records of a step show that no clipping removed a factor between the runs.
+
+    The factor is that by which the gradients of one run were multiplied. step: as A counts steps.
+    """
     sides = (alignment.a, step), (alignment.b, step + alignment.step_offset)
     if _shows_clipping(alignment, step):
         return True
@@ -58,16 +63,16 @@ def takes_the_same(alignment: Alignment, step: int) -> bool:
 
 
 def is_taken(table: Table) -> Array:
-    """For each row, whether it is a gradient that an optimizer takes."""
+    """Return for each row whether an optimizer takes it: whether it is a parameter's `grad`."""
     parameters = parameters_of(table)
     return table.where(lambda tensor: tensor.kind == "grad" and tensor.name in parameters)
 
 
 def _takes_as_made(table: Table, step: int) -> bool:
-    """Whether an optimizer takes gradients that are the sums of what backward made in a step.
+    """Return whether an optimizer takes the sums of the gradients that backward made in a step.
 
-    True where that was seen of one parameter or more, and of all that were looked at. Clipping
-    multiplies the gradients of all parameters by one factor.
+    Then nothing was clipped: clipping multiplies the gradients of all parameters by one factor.
+    True where the sums were seen of one parameter or more, and of all that were looked at.
     """
     seen = False
     for row, rows in _taken_and_made(table, step):
@@ -78,14 +83,14 @@ def _takes_as_made(table: Table, step: int) -> bool:
 
 
 def _times_multiplied(table: Table, step: int) -> int:
-    """How often gradients were multiplied between backward and the optimizer: ONCE, OFTEN, UNKNOWN.
+    """Return how often gradients were multiplied before the optimizer: ONCE, OFTEN or UNKNOWN.
 
     Clipping alone multiplies all elements of a gradient by one number, and rounds each product
     once. Where a loss scale was taken off before, each element was rounded twice, so that no single
     number leads from the gradients that backward made to those that the optimizer takes. An
-    optimizer takes those of all passes, or of the last ones alone, where an inner loop made the
-    others or they were cleared. The answer is UNKNOWN where parameters disagree, and where no
-    gradient of ENOUGH elements is stored.
+    optimizer takes the sum over all passes, or over the last passes alone where an inner loop made
+    the other gradients or they were cleared: all these sums are tried. The answer is UNKNOWN where
+    parameters disagree, and where no gradient of ENOUGH elements is stored.
     """
     answers: set[bool | None] = set()
     for row, rows in _taken_and_made(table, step):
@@ -101,11 +106,11 @@ def _times_multiplied(table: Table, step: int) -> int:
 
 
 def _is_multiple(taken: Array, parts: Sequence[Array]) -> bool | None:
-    """Whether one number, times the sum of `parts`, rounds to `taken` in all elements.
+    """Return whether a single number times the sum of `parts` rounds to `taken` in all elements.
 
     Each element bounds that number from below and above: what is taken lies within half a spacing
-    of float32 of the product. The parts are added up in float32, as backward does. None where fewer
-    than ENOUGH elements tell.
+    of float32 of the product. The parts are added up in float32, as backward adds them. None where
+    shapes differ, or fewer than ENOUGH elements are large enough to bound the number.
     """
     if any(part.shape != taken.shape for part in parts):
         return None
@@ -123,9 +128,9 @@ def _is_multiple(taken: Array, parts: Sequence[Array]) -> bool | None:
 
 
 def _takes_less(table: Table, step: int) -> bool:
-    """Whether an optimizer takes gradients of a larger norm in another step than in this one.
+    """Return whether an optimizer takes gradients of a larger norm in another step than in `step`.
 
-    Clipping leaves no norm above its limit, and the gradients that it cuts have that norm.
+    Then clipping cut nothing in `step`: gradients that it cuts have the largest norm it allows.
     """
     norms = _norms_of_steps(table, is_taken(table))
     if step not in norms:
@@ -135,10 +140,11 @@ def _takes_less(table: Table, step: int) -> bool:
 
 
 def _takes_a_share(table: Table, step: int) -> bool:
-    """Whether an optimizer takes the same share of what backward made in this and another step.
+    """Return whether an optimizer takes an equal share of what backward made in another step too.
 
-    Clipping takes a smaller share of larger gradients, so that their norms have to differ. Steps
-    in which gradients of several passes are added up are not compared.
+    The share is the norm of the gradients that are taken over the norm of those that backward made.
+    Clipping takes a smaller share of larger gradients, so steps with gradients of equal norms show
+    nothing. Steps in which gradients of several passes are added up are not compared.
     """
     taken, made = (
         _norms_of_steps(table, which) for which in (is_taken(table), table.of_kind("pass_grad"))
@@ -160,11 +166,11 @@ def _takes_a_share(table: Table, step: int) -> bool:
 
 
 def _shows_clipping(alignment: Alignment, step: int) -> bool:
-    """Whether clipping after a factor would show in the bits of the gradients that are taken.
+    """Return whether the bits of the gradients that are taken show that clipping removed no factor.
 
-    torch adds CLIPPING to the norm by which it divides. If the norms are small, a factor changes
-    what is divided by, and so the bits. True if it would, and the optimizers take equal bits: then
-    clipping has hidden no factor.
+    torch adds CLIPPING to the norm by which it divides. If norms are small, a factor between the
+    runs changes the divisor relatively, and so the bits of clipped gradients. True where norms are
+    that small and the optimizers of both runs nevertheless take equal bits.
     """
     step_b = step + alignment.step_offset
     if not takes_the_same(alignment, step):
@@ -193,10 +199,11 @@ def _norms_of_steps(table: Table, which: Array) -> dict[int, tuple[float, int]]:
 
 
 def _taken_and_made(table: Table, step: int) -> Iterator[tuple[int, Array]]:
-    """For each gradient that an optimizer takes in a step, its row and those backward made it of.
+    """Yield each gradient that an optimizer takes in a step, with what backward made for it.
 
-    Small gradients come first. Those that are zero, and those of which no pass was recorded, are
-    left out.
+    These are its row, and the rows of the gradients of single passes that were recorded before it,
+    in order. Small gradients come first. Gradients that are zero, and gradients of which no pass
+    was recorded, are left out.
     """
     taken = np.flatnonzero(is_taken(table) & (table.step == step))
     for row in taken[np.argsort(table.figures["numel"][taken], kind="stable")].tolist():

@@ -94,8 +94,9 @@ def _recipe(
 ) -> Recipe | None:
     """Return the recipe that tries each of `ways`; None where no function makes the record.
 
-    Its inputs are q, k, v, the masks, and the output's gradient if there is one. heads: how many
-    heads are computed, as `_heads` returns it.
+    Its inputs are q, k, v, the masks, and the output's gradient if there is one.
+    ways: the settings to try: which input is which, the mask, the scale, whether it is causal.
+    heads: how many heads are computed, as `_heads` returns it.
     """
 
     def inputs(side: str) -> list[Array]:
@@ -146,7 +147,8 @@ def _scores(inputs: Sequence[StoredOperand], order: tuple[int, ...]) -> Shape:
 def _heads(inputs: Sequence[StoredOperand], order: tuple[int, ...], scores: Shape) -> Heads | None:
     """Return how many heads are computed: a tensor's number of heads -> how many; {} for all.
 
-    None where the query heads that share one key have too many scores.
+    Attention with many scores is computed for some heads only, to save time. None where even the
+    query heads that share one key head have too many scores.
     """
     count = int(np.prod(scores))
     q, k = (inputs[at].shape for at in order[:2])
@@ -161,9 +163,10 @@ def _heads(inputs: Sequence[StoredOperand], order: tuple[int, ...], scores: Shap
 
 
 def _some(x: Array, heads: Heads) -> Array:
-    """Return the first heads of `x`, of the first image; `x` itself where all are computed.
+    """Return the heads of `x` that are computed: the first heads of the first image of the batch.
 
-    heads: a tensor's number of heads -> how many of them are computed.
+    heads: a tensor's number of heads -> how many of them are computed; {} for all, which returns
+    `x` itself.
     """
     if not heads or x.ndim < 3:
         return x

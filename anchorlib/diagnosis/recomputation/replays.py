@@ -1,7 +1,8 @@
 """An origin computed again from what each run stored: which formula reproduces A's bits, and B's.
 
-Both runs' own inputs go into every known way to compute the operation, each rounding explicit
-(`anchorlib.formulas`). Nothing is run again and no model is needed.
+An origin is a record that differs between the runs without an earlier difference that explains it.
+Each run's own inputs go into every known way to compute the operation, in arithmetic in which every
+rounding is explicit (`anchorlib.formulas`). Nothing is run again and no model is needed.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ def replay(origin: Origin) -> Replay | None:
 
 
 def _replay_or_reason(origin: Origin) -> Replay | str:
-    """Return the replay of an origin, or why there is none; "" if nothing was computed there."""
+    """Return the replay of an origin, or a text that says why there is none.
+
+    The text is "" for an origin without evidence, and where no operation made its record.
+    """
     if origin.evidence is None:
         return ""
     front, row = origin.evidence
@@ -67,7 +71,7 @@ def _replay_or_reason(origin: Origin) -> Replay | str:
 def _of_records(origin: Origin, front: Frontier, row: int) -> Replay | str:
     """Return the replay of all operations between an origin and its recorded parents.
 
-    A text that says why, where there is no replay; "" where there is no operation.
+    Where there is no replay, a text says why; it is "" where there is no operation.
     row: the origin's row in A.
     """
     ops = computing(front.ancestry(row).ops) or origin.ops_a or origin.ops_b
@@ -119,7 +123,8 @@ def _of_operations(origin: Origin, front: Frontier) -> Replay | None:
 def _replay(how: Recipe, operands: Operands) -> Replay | None:
     """Return which formulas fit each run's result; None if no formula comes near either result.
 
-    Without one, the runs computed something else, or read an unrecorded operand, as a mask.
+    If none comes near, the runs computed something else, or read an operand that was not recorded,
+    as a mask.
     """
     fit_a, fit_b = (_fit(how, operands, side) for side in "ab")
     if all(_is_far(side, operands.own.dtype) for side in (fit_a, fit_b)):
@@ -135,7 +140,10 @@ def _replay(how: Recipe, operands: Operands) -> Replay | None:
 
 
 def replayed(origins: Sequence[Origin]) -> Iterator[Origin]:
-    """Yield all origins, the first eight with their replays; reasons say what the replays show."""
+    """Yield all origins, the first eight with their replays.
+
+    The `why` of each of these says what the replay shows, or why the origin was not computed again.
+    """
     for number, origin in enumerate(origins):
         outcome = _replay_or_reason(origin) if number < MOST else ""
         if isinstance(outcome, Replay):
@@ -153,7 +161,8 @@ def _joined(*words: str) -> str:
 def _recipe(origin: Origin, frontier: Frontier, row: int, operands: Operands) -> Recipe | None:
     """Return the recipe for A's operation, else for B's; None where neither has one.
 
-    One run may compute the record by other operations. row: the origin's row in A.
+    The runs may compute the record by different operations, of which a rule knows only one run's.
+    row: the origin's row in A.
     """
     texts = _texts(frontier, operands)
     for ops in (computing(frontier.ancestry(row).ops), origin.ops_a, origin.ops_b):
@@ -178,7 +187,10 @@ def _is_of_one_precision(operands: Operands) -> bool:
 
 
 def _texts(frontier: Frontier, operands: Operands) -> list[str]:
-    """Return descriptions of both runs' modules that made the record, and operations' arguments."""
+    """Return the texts that state the settings with which both runs made the record.
+
+    These are, of each run, the description of the module and the arguments of its operations.
+    """
     name = operands.child.name if operands.child is not None else operands.own.name
     alignment = frontier.alignment
     names = {renaming.a: renaming.b for renaming in alignment.renamed}
@@ -198,7 +210,7 @@ def _fit(how: Recipe, operands: Operands, side: str) -> Fit:
 
 
 def _is_far(outcome: Fit, precision: str) -> bool:
-    """Return whether a run's result is farther from the nearest function's than rounding explains.
+    """Return whether rounding cannot explain how far a run's result is from the nearest function's.
 
     outcome: how the nearest function fits. precision: the dtype of the result.
     """

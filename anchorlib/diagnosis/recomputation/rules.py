@@ -119,9 +119,10 @@ def _rows(
     operands: Sequence[StoredOperand],
     weights: Sequence[StoredOperand] = (),
 ) -> Recipe | None:
-    """Return the recipe for functions along the last axis, which computes ELEMENTS in whole rows.
+    """Return the recipe for functions along the last axis; it computes the first whole rows.
 
-    None unless the weights, which all rows share, are as long as the last axis.
+    These rows have about ELEMENTS elements in all. weights: parameters that all rows share. None
+    where the first operand has no last axis, or a weight is not a vector as long as that axis.
     """
     size = operands[0].shape[-1] if operands[0].shape else 0
     if not size or any(weight.shape != (size,) for weight in weights):

@@ -90,10 +90,7 @@ def _digests(operands: Sequence[TracedOperand]) -> list[str | None]:
 
 
 class _Values:
-    """Finds the values of a tensor by its digest, first among those that the traces kept.
-
-    Then it looks among the recorded values of both runs.
-    """
+    """Finds the values of a tensor by its digest: those that traces kept, else those of records."""
 
     def __init__(self, path: TracedPath, tables: tuple[Table, Table]) -> None:
         self._tables = tables

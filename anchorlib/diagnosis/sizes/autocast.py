@@ -23,8 +23,9 @@ def autocast_eps(header: Mapping[str, Any], ops: Sequence[str]) -> float:
     """Return the eps of autocast's dtype if a record was made by a cast and a product, else 0.
 
     Any cast counts, and any matrix product (also in attention) or convolution, in whatever order.
-    Elementwise products do not. Where the header names several autocast dtypes, the largest eps is
-    returned. header: the run's header. ops: names of the operations that made the record.
+    Elementwise products do not count. If the header names several autocast dtypes, their largest
+    eps is returned; if it names none, 0.
+    header: the run's header. ops: names of the operations that made the record.
     """
     names = str(header.get(AUTOCAST) or "").split("|")
     low = [dtypes.DTYPES[name].eps or 0.0 for name in names if name in dtypes.DTYPES]

@@ -4,9 +4,9 @@
     float32    expert.weight@grad    float32    expert.weight@grad
 
 A format is an element type, given by its eps. A float32 record that was computed from bfloat16
-products rounds as these do. Only records that differ are asked for their format, since equal
-records hand on no rounding. A format counts only where both runs went through it: low precision in
-one run alone may be the very fault.
+products differs by the rounding of these. So a record has the coarsest format of all differing
+records of its step up to itself; equal records hand on no rounding, and do not count. Of the two
+records of a pair the finer format counts: low precision in one run alone may be the very fault.
 """
 
 from __future__ import annotations

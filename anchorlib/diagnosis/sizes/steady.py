@@ -30,11 +30,11 @@ def steady_elements_apart(
 ) -> float:
     """Return ‖b − a‖₂ / ‖a‖₂ of an updated parameter, over the elements whose gradients agree.
 
-    nan where the values of the parameter or of its gradient were not kept, or cannot be compared;
-    0.0 where the gradients agree in no element.
+    a and b are the parameter in A and in B. nan where the values of the parameter or of its
+    gradient were not kept, or cannot be compared; 0.0 where the gradients agree in no element.
     gradient: the row of the parameter's gradient in A's table.
     row, row_b: the rows of the parameter after the step, in A's table and in B's.
-    alike: how far apart the two gradients of an element may be, relative to their size.
+    alike: by how much the gradients of an element that agrees may differ, relative to the larger.
     """
     a, b = alignment.a, alignment.b
     at = int(np.searchsorted(alignment.a_row, gradient))

@@ -40,7 +40,7 @@ class ReferenceSum(NamedTuple):
     total: the tensor itself, a sum in each element. spread: the root of the sum of the squares of
     all terms of all elements.
     terms: how many terms each element has.
-    times: how many times the usual rounding of its additions is allowed.
+    times: the factor by which the usual estimate of the additions' rounding is multiplied.
     """
 
     total: Array
@@ -49,11 +49,11 @@ class ReferenceSum(NamedTuple):
     times: float = 1.0
 
     def rounding(self, eps: float) -> float:
-        """Return how large ‖r − total‖₂ is, by rounding, for a result r computed with this eps.
+        """Return an estimate of ‖r − total‖₂ for a result r that differs by rounding alone.
 
-        `total` is this tensor of sums in float64. The size is an estimate and no strict bound. It
-        counts the additions, which kernels do in float32 or finer (times the allowance `times`),
-        the rounding of the result, and for an eps above that of float32 that of the operands.
+        eps: the eps of r's dtype. The estimate is no strict bound. It counts the rounding of the
+        additions, which kernels do in float32 or finer (times the allowance `times`), and of the
+        result; for an eps above that of float32 also the rounding of the operands.
         """
         adding = self.times * min(eps, EPS32) * math.sqrt(self.terms) * self.spread
         low = eps * self.spread if eps > EPS32 else 0.0
@@ -86,7 +86,10 @@ def task_of(form: Form, p: Array, q: Array, terms: int, elements: int) -> Task:
 
 
 def certain(task: Task) -> Task:
-    """Return the task with CERTAIN times the usual rounding, for additions one after another."""
+    """Return the task with the allowance CERTAIN for the rounding of its additions.
+
+    It is for sums whose terms are added one after another (see `ReferenceSum.times`).
+    """
 
     def compute() -> ReferenceSum:
         return task.compute()._replace(times=CERTAIN)
@@ -134,11 +137,11 @@ def _product_shape(left: Shape, right: Shape) -> Shape | None:
 def _one_by_one(task: Task, walks: Callable[[], float]) -> ReferenceSum:
     """Compute a sum, with the spread that it has where one term is added after another.
 
-    Kernels add up a bias's gradient like this, without blocks. Neighbouring terms mostly have one
-    sign, and partial sums grow as long as they do. The rounding depends on how far the partial sums
-    go from 0 in the order of the terms. 2,048 terms of one sign, by one thread and by two, were 19
-    eps of the total apart; 4,096 terms that cancel to nothing behind a batch norm were 3.4 eps of
-    the sum of their sizes apart, five times as much as terms in a random order would be.
+    Kernels add up a bias's gradient like this, without blocks. Neighbouring terms mostly have equal
+    signs, so that partial sums grow until the sign changes. The rounding depends on how far the
+    partial sums go from 0 in the order of the terms. 2,048 terms of one sign, by one thread and by
+    two, were 19 eps of the total apart; 4,096 terms that cancel to nothing behind a batch norm were
+    3.4 eps of the sum of their sizes apart, five times as much as terms in a random order would be.
     walks: returns the size of the partial sums, in the order of the terms.
     """
     terms_added = task.compute()
@@ -167,7 +170,7 @@ def plain_sums(gradient: Array, shape: Shape) -> Iterator[Task]:
 
 
 def _walk(terms: Array) -> float:
-    """Return the norm of the partial sums: the root of the sum over rows of their mean squares.
+    """Return the size of the partial sums: the root of the sum, over rows, of their mean square.
 
     terms: a row for each sum, with its terms in order.
     """

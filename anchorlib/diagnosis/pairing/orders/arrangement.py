@@ -106,11 +106,11 @@ def _moves(alignment: Alignment, orders_of: Orders) -> dict[int, Move]:
 class _KnownOrders:
     """The orders of each pass, as far as the records that were read so far show them.
 
-    A forward without gradients has no recorded input where the program calls parts of the model by
-    themselves, as to set up a norm from data. It may still read the batch of its step: so
-    where the order of a pass is not known, the orders of the other passes of its step are tried. An
-    evaluation after the last optimizer's step has no such pass: it may read the batch of the step
-    before.
+    The order of some passes is not known. A forward without gradients, for instance, records no
+    input if the program calls parts of the model directly, as to set up a norm from data. Such a
+    pass may still read the batch of its step, so the orders of the other passes of its step are
+    tried. For an evaluation after the last optimizer's step, whose step has no other pass, the
+    orders of the step before are tried.
     """
 
     def __init__(self, orders_of: Orders) -> None:
@@ -153,10 +153,12 @@ class _KnownOrders:
 
 
 def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Order) -> tuple[Move | None, Order]:
-    """Return the move that brings B's record clearly nearer to A's, and the order as known then.
+    """Return the move that brings B's record clearly nearer to A's, and the order.
 
-    The move is None where no move does that, and for records of different shape or dtype, or with
-    too many elements. Raises StoreError where a record cannot be read.
+    The returned order is the given one, or that one with the places of alike samples settled by
+    this record. The move is None where no move brings the records clearly nearer, and for records
+    of different shape or dtype, or with too many elements. Raises StoreError where a record cannot
+    be read.
     """
     shape = a.shapes[a.shape[row_a]]
     tried = list(_tried(shape, order))
@@ -200,8 +202,9 @@ def _settled(order: Order, move: Move, values_a: Array, values_b: Array) -> Orde
 def _tried(shape: tuple[int, ...], order: Order) -> Iterator[Move]:
     """Yield the moves along all axes along which a record of this shape may follow the samples.
 
-    A flattened axis may have the samples outside or inside: both moves are tried. A shorter axis
-    may have the samples of one of several batches with which a model was called at once.
+    An axis that flattens samples and positions may have the samples as its outer or its inner part:
+    both moves are tried. An axis shorter than the order may hold one of several batches with which
+    a model was called at once.
     """
     places, count = order.places, len(order.places)
     for axis, size in enumerate(shape):

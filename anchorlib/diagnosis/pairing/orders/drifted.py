@@ -35,7 +35,9 @@ MOST_ELEMENTS = 1 << 22
 def drifted(
     alignment: Alignment, telling: Collection[tuple[int, int]], known: Orders
 ) -> Iterator[tuple[Pass, Order]]:
-    """Yield the orders of further batches, read from the values that gave the order of one before.
+    """Yield the orders of further passes, read from rows that are only nearly equal in both runs.
+
+    They are read from values (a tensor's records in one call) that gave the order of another pass.
 
     telling: (index in A's `tensors`, call) of each of these values. known: the orders that were
         found already, to which the caller adds those that are yielded.
@@ -57,8 +59,8 @@ def drifted(
 def near_order(alignment: Alignment, pair: int) -> Order | None:
     """Return where B has each of A's rows along the first axis, if the rows are nearly equal.
 
-    None where they are not, where B's rows are as near in their own order, and for records that are
-    too large, of different shapes or dtypes, or without stored values.
+    None where the rows are not nearly equal or are at least as near in B's own order, and for
+    records that are too large, of different shapes or dtypes, or without readable stored values.
     """
     a, b = alignment.a, alignment.b
     row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])

@@ -50,11 +50,11 @@ class Order(NamedTuple):
         return Order(places, alike)
 
     def of_parts(self, size: int) -> Iterator[Array]:
-        """Yield the orders of `size` samples of which this order consists, each once.
+        """Yield each distinct order of a part of the samples, for parts of `size` samples.
 
-        A model may be called once with the samples of several batches, one behind the other: what
-        is chosen, then what is rejected. Records of one of these batches have its order. An order
-        of a part is yielded only where all parts keep to themselves in B.
+        A model may be called once with the samples of several batches, one batch after the other,
+        as chosen and rejected answers. A record of one such batch has the order of that part.
+        Nothing is yielded if B has any sample of one part in another part.
         """
         parts = self.places.reshape(-1, size)
         within = parts - size * np.arange(len(parts))[:, None]

@@ -3,9 +3,10 @@
 A batch in another order holds the same samples: results of single samples are equal, and sums over
 samples differ by the order of addition alone. The order is read from the first value of each pass
 that has equal rows in both runs at different places. Figures that do not depend on the order
-(extremes, counts, nearly the norm) choose the values whose rows are worth reading. Once rounding
-has moved the parameters, the rows that a model computes are not equal any more. In later passes the
-order is read from nearly equal rows, of the values that gave the order before (`drifted`).
+(extremes and counts; the norm but for rounding) show which values are worth reading row by row.
+Once rounding has changed the parameters, the rows that a model computes are not equal any more. In
+such passes the order is read from nearly equal rows, of values that gave an order in other passes
+(`drifted`).
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def orders(alignment: Alignment) -> Orders:
     """Return the orders of each pass whose samples B has in another order.
 
     {} for runs with dropout, and where none of the first TRIED passes that may have another order
-    has one. Dropout masks are drawn by place, so a sample at another place has another mask, and no
-    order makes the runs equal.
+    turns out to have another one. Dropout masks are drawn by place, so a sample at another place
+    has another mask, and no order makes the runs equal.
     """
     orders_of_passes: dict[Pass, list[Order]] = {}
     telling: set[tuple[int, int]] = set()
@@ -125,9 +126,10 @@ def _order(alignment: Alignment, pair: int) -> Order | None:
 def _joint_order(alignment: Alignment, pairs: Sequence[int]) -> Order | None:
     """Return where B has each of A's rows, found by several values with few elements in a row.
 
-    Such values are the two ends of edges, or a user and an item: integer tensors with as many rows.
-    One of them alone does not identify a row; all of them together do. None unless more than half
-    of the rows are distinct.
+    Such values are the two ends of edges, or a user and an item: integer tensors with equally many
+    rows. One of them alone does not identify a row; all of them together do. None where the rows
+    have fewer than two elements in all, where a record cannot be read, and where `_places` finds no
+    order.
     """
     a = alignment.a
     sides: tuple[list[list[bytes]], list[list[bytes]]] = ([], [])
@@ -183,10 +185,10 @@ def _places(rows_a: list[bytes], rows_b: list[bytes]) -> Order | None:
 
 
 def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
-    """Return whether an operation of the model made the order of a pair's samples, not the batch.
+    """Return whether an operation of the model, not the batch, made the order of a pair's samples.
 
-    Then the value of a parent, of this pass and with an axis of `count` samples, has equal bits in
-    both runs.
+    That is so where a value from which the pair's tensor was computed has equal bits in both runs.
+    The value must be of the pair's pass, have an axis of `count` samples, and be no constant.
     """
     a, row = alignment.a, int(alignment.a_row[pair])
     tensor = a.tensors[a.tensor[row]]

@@ -35,7 +35,7 @@ def beginnings(a: RunNames, b: RunNames) -> Pairs:
 
     A description holds a name's operations, kinds, shapes and neighbours. Descriptions with farther
     neighbours are tried first, then those with nearer neighbours only, until a pair is found. Where
-    no description is unique, names are paired by the order of execution.
+    no description is unique, `_in_order` pairs names by the order of execution.
     """
     if not a.free or not b.free:
         return []
@@ -68,11 +68,11 @@ def _classes(side: RunNames, depth: int) -> dict[Hashable, list[str]]:
 
 
 def _in_order(a: RunNames, b: RunNames) -> Pairs:
-    """Return pairs of unmatched names that have equal descriptions and equal places in the order.
+    """Return pairs of unmatched names with equal keys at corresponding places of the two orders.
 
-    Both orders of execution are aligned by difflib, in which matched names are fixed points. A
-    description counts only where all names that have it, in both runs, are paired. [] where more
-    than MOST pairs of names have equal descriptions.
+    `_sequence` says what a name's key is. The orders of execution are aligned by difflib; matched
+    names are fixed points of the alignment. A key counts only where all names that have it, in both
+    runs, are paired. [] where more than MOST pairs of names have equal keys.
     """
     told_a, told_b = _sequence(a), _sequence(b)
     counts = Counter(told_a.values()), Counter(told_b.values())

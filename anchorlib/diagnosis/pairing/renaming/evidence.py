@@ -14,7 +14,7 @@ __all__ = ["made_by", "named"]
 def made_by(table: Table) -> Made:
     """Return for each name the operations that made its tensor, where all of them are known.
 
-    Names whose edges may miss parents, or stand for compiled code, are left out.
+    A name is left out if its edges may lack parents, or if compiled code made its tensor.
     """
     operations: dict[str, tuple[str, ...]] = {}
     for statements in table.edges.values():

@@ -122,7 +122,8 @@ def by_name(
 def _made(name: str, made_a: Made, made_b: Made) -> bool:
     """Return whether the operations that made a name in the two runs may be those of one tensor.
 
-    They are where a run does not know them, where they are equal, or where one of them is common.
+    True where a run does not know the operations, where they are equal in both runs, or where the
+    runs have at least one of them in common.
     """
     if name not in made_a or name not in made_b:
         return True
@@ -156,9 +157,10 @@ def _prefix(
 ) -> list[tuple[str, str]]:
     """Return the pairs (name in `long`, name in `short`) that differ by the most frequent prefix.
 
-    Empty where another prefix fits more than half as many of these names, or where the prefix has a
-    single pair though `short` has more names. A prefix that both runs use for more names than it
-    would pair belongs to both runs, as where a model and its average are recorded in both.
+    [] where another prefix fits more than half of the names in `short` that this prefix pairs, or
+    where the prefix has a single pair though `short` has more names. A prefix is not considered if
+    both runs have more equal names with it than it would pair: then it belongs to both runs, as
+    where a model and its average are recorded in both.
     turned: whether `long` holds B's names.
     """
     ends = {_bare(name): name for name in short}

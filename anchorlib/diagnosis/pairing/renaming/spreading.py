@@ -31,9 +31,9 @@ SAME, OTHER = 2.0, 1.0
 class Spreading:
     """The unmatched ("free") names of two graphs, and the votes for pairs of them.
 
-    strict: whether two names must be computed from parameters of equal shapes, by operations of
-        which at least one is the same, or by none. Otherwise a pair needs the share MOSTLY of the
-        possible votes.
+    strict: whether two names fit only if they are computed from parameters of equal shapes, and by
+        equal operations (as by none) or with at least one operation in common. If not strict, a
+        pair needs the share MOSTLY of the possible votes instead.
     votes: the candidates, A's name and B's, with their votes.
     around: for A and for B, the colours of names with neighbours up to 1, 2, … NEAR away.
     free_a, free_b: free names -> their numbers in the order of execution.
@@ -132,9 +132,10 @@ class Spreading:
         )
 
     def spread(self) -> None:
-        """Match candidates, those with the largest share of votes first, while any is clear.
+        """Match candidates that have no rival, those with the largest share of votes first.
 
-        If strict, ties are broken by the order of execution where no candidate is clear.
+        If strict, `_first_of_ties` goes on where all candidates have rivals. If not strict, only
+        candidates with at least the share MOSTLY of the possible votes are matched.
         """
         while True:
             self.votes = {
@@ -174,7 +175,7 @@ class Spreading:
         return [pair for pair, share in shares.items() if share >= most]
 
     def _share(self, pair: tuple[str, str], votes: float) -> float:
-        """Return a candidate's votes, relative to those that all its neighbours could give."""
+        """Return a candidate's votes as a share of the most that its neighbours could give."""
         sides = (self.a.nodes[pair[0]], self.b.nodes[pair[1]])
         most = max(
             len({(neighbour.kinship, neighbour.name) for neighbour in node.neighbours})
@@ -183,10 +184,11 @@ class Spreading:
         return votes / (SAME * max(most, 1))
 
     def _first_of_ties(self) -> list[tuple[str, str]]:
-        """Return, in a list, the first candidate whose names are the first of two tied groups.
+        """Return, in a list, the first pair of names that can be matched in spite of ties; or [].
 
-        A tied group are the names that have most votes with one name, in the order of execution.
-        The two groups must be equally large. [] where there are none.
+        A name's ties are the names of the other run that have most votes with it, in the order of
+        execution. A name of A and the first of its ties are such a pair if that tie has equally
+        many ties in A, of which the name is the first.
         """
         for name in sorted({pair[0] for pair in self.votes}, key=self.free_a.__getitem__):
             group_b = self._tied(name, 0)

@@ -1,10 +1,10 @@
 """Groups of records of the finer run, each of which makes up one record of the other run.
 
 Tensors that follow the batch are concatenated along the axis on which the parts are smaller. Sums
-over the batch (a parameter's gradient of a pass) are added up. Tensors of which every part holds a
-replica are taken once. Losses are means or sums of parts, whichever is nearer to the other run's
-loss. The merged table has no record of other groups. A group without a record in the other run is
-represented by its first row.
+over the batch (a parameter's gradient of a pass) are added up. Of a tensor of which every part
+holds a replica, one replica is taken. A loss becomes the mean or the sum of its parts, whichever is
+nearer to the other run's loss. Groups of any other kind are left out of the merged table. A group
+that has no record in the other run is represented by its first row.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class RowGroups:
     """All groups of rows of the finer run (with more passes or ranks), ordered by their first rows.
 
     replicas: pairs of rows of ranks that should hold equal values and do not.
-    parts: how many groups have shapes that add up to the other run's along one axis.
-    others: how many groups of a pass have other shapes, or lack parts, and are left out.
+    parts: how many groups have shapes that add up to the other run's shape along one axis.
+    others: how many groups of a pass lack parts or have shapes that do not fit; they are left out.
     """
 
     listed: list[RowGroup] = field(default_factory=list)
@@ -85,7 +85,7 @@ def grouped(
     fine: the run with more passes or ranks. coarse: the other run. names: the finer run's names ->
     the other run's.
     offset: what to add to the finer run's steps to get the other run's.
-    factors: those by which the sum of a scalar's parts may be multiplied.
+    factors: the numbers of which the best one multiplies the sum of a scalar's parts.
     """
     partners: dict[Key, int] = {}
     for row, key in enumerate(_keys(coarse)):
@@ -140,7 +140,8 @@ def _keys(table: Table) -> Iterator[Any]:
 def parameters_of(table: Table) -> set[str]:
     """Return the names of a run's parameters, known by kinds of records and by stored edges.
 
-    A leaf of which edges state what made it, as a model's input that requires a gradient, is none.
+    A leaf of autograd is no parameter if it has edges of its own, which state what made it, as a
+    model's input that requires a gradient.
     """
     names = {
         tensor.name
@@ -200,8 +201,9 @@ class _Grouping:
     def _whole(self, group: RowGroup) -> RowGroup:
         """Return the group of a tensor that a step has once, as a parameter: shards or replicas.
 
-        Shards are concatenated. Of replicas the first stands for all; but if one differs from the
-        first, that one stands for all, and both are added to `groups.replicas`.
+        Shards are concatenated. Of replicas, the first is taken. But if replicas of several ranks
+        differ, the first that differs from the first replica is taken, which shows the difference,
+        and the two rows are added to `groups.replicas`.
         """
         if (axis := self._axis(group)) is not None:
             return self._kept(group._replace(combined="concatenated", axis=axis))
@@ -219,7 +221,8 @@ class _Grouping:
         """Return the group of a tensor that each pass has: batch parts, summands or replicas.
 
         A group that lacks parts, or whose shapes do not fit, is left out and counted in
-        `groups.others`.
+        `groups.others`. A value whose parts all have the other run's shape, but are no replicas, is
+        left out without being counted.
         """
         axis = self._axis(group)
         if axis is not None:

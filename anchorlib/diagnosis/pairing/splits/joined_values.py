@@ -65,10 +65,10 @@ def joined(table: Table, group: RowGroup, layout: str = "block", held: Held = NO
 
 
 def together(table: Table, groups: Iterable[RowGroup]) -> Iterator[tuple[RowGroup, Held]]:
-    """Yield each group with a mapping of rows to values; it lacks rows that must be read alone.
+    """Yield each group with values that were read for several groups at once (row -> values).
 
-    Small records of several groups are read at once. The groups come in the order of their tensors,
-    not in the order given.
+    A row that is missing in this mapping has to be read alone. The groups come in the order of
+    their tensors, not in the order given.
     """
     numel = table.figures["numel"]
     waiting: list[RowGroup] = []
@@ -103,9 +103,10 @@ def _held(table: Table, groups: Iterable[RowGroup]) -> Held:
 
 
 def norm_of_parts(table: Table, group: RowGroup) -> float:
-    """Return the root sum square of the norms of a sum's terms, times its factor; 0 if no sum.
+    """Return the root sum square of the norms of a sum's terms, times the group's factor.
 
-    Terms may cancel, so that the sum is smaller than this; rounding is relative to it.
+    Terms may cancel, so that the sum is smaller than this; its rounding is relative to this norm.
+    0 for a group whose rows are not added up.
     """
     if group.combined != "summed":
         return 0.0

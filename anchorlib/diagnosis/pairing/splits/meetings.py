@@ -98,7 +98,7 @@ def _whole(
     """Return the merged record of which these rows are parts; None where shapes do not fit.
 
     rows: the rows of its parts in A, and in B.
-    alike: whether the merged record has the shape that the parts have, as a parameter does.
+    alike: whether parts of equal shapes make up a record of that shape, as a parameter's parts do.
     """
     shapes = [
         [table.shapes[code] for code in table.shape[own].tolist()]
@@ -122,11 +122,11 @@ def _whole(
 
 
 def _same_parts(a: Table, rows: tuple[list[int], list[int]], shape: Shape) -> bool:
-    """Return whether parts of equal shapes may make up one whole record of that shape.
+    """Return whether parts of equal shapes may make up a whole record that has this shape too.
 
-    They may as summands, where A has another number of parts than B, or for a single number; and as
-    replicas, where all of A's parts have equal bits.
-    rows: the rows of the parts in A, and in B. shape: the shape.
+    The parts may be summands where A has another number of parts than B, and where the record is a
+    single number. They may be replicas where all of A's parts have equal bits.
+    rows: the rows of the parts in A, and in B. shape: the shape of each part.
     """
     if len(rows[0]) != len(rows[1]) or int(np.prod(shape)) == 1:
         return True

@@ -1,8 +1,9 @@
 """Passes or ranks of one run merged, where the other run does their work at once.
 
 The loss of a part may be the mean over the part, or the part's share of the whole batch's mean. So
-gradients of the parts are scaled by the factor that brings them nearest to the other run's. Later
-results of accumulation or reduction are not scaled: they show whether the training used the factor.
+gradients of the parts are scaled by the factor that brings them nearest to the other run's.
+Gradients that the training had accumulated over passes or reduced over ranks are not scaled: they
+show whether the training itself applied the factor.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Merged:
     """Which passes and ranks of a run were merged for the comparison.
 
     side: the run, "a" or "b". passes, ranks: how many were merged into one.
-    all: whether the run has no more passes and ranks than these.
+    all: whether these are all passes and ranks of the run, which has one of each after merging.
     lines: notes on the merging.
     damaged: a line for each record that was left out since the values of a part are damaged.
     """

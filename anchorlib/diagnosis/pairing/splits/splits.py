@@ -21,7 +21,7 @@ class Split:
 
     side: the finer run, "a" or "b". ranks: the finer run's ranks -> the other's.
     phases: the phases whose passes are split.
-    passes: how many of the finer run's passes make up one pass in these phases.
+    passes: how many of the finer run's passes make up one pass of the other run in these phases.
     """
 
     side: str
@@ -44,7 +44,7 @@ class Split:
 
     @property
     def factors(self) -> list[float]:
-        """Factors that may turn a sum over parts into a mean over ranks, passes, both or none."""
+        """Factors by which a sum over parts becomes a mean over ranks, passes, both or neither."""
         ranks, passes = 1 / self.together, 1 / self.passes
         return sorted({1.0, ranks, passes, ranks * passes})
 
@@ -81,9 +81,9 @@ def splits(a: Table, b: Table) -> list[Split]:
 def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
     """Return pairs of splits that bring two runs to common ranks and passes; [] for none.
 
-    They are for runs of which each does part of its work in more parts than the other. The first
-    pairs keep as many ranks and passes as the greatest common divisors of both runs' numbers; later
-    ones keep a single rank, or a single pass.
+    The pairs are for two runs each of which does part of its work in more parts than the other.
+    The first pairs keep as many ranks and passes as the greatest common divisors of both runs'
+    numbers; later pairs merge all ranks, or all passes, into one.
     """
     passes = [_passes(table) for table in (a, b)]
     ranks = [sorted({tensor.rank for tensor in table.tensors}) for table in (a, b)]
@@ -107,7 +107,10 @@ def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
 
 
 def _joined(ranks: list[int], names: list[int]) -> dict[int, int]:
-    """Return for each rank the merged rank, one of `names`, of which it becomes a part."""
+    """Return, for each of `ranks`, the rank into which it is merged.
+
+    names: the ranks that are left, in order. Each of them gets equally many neighbouring ranks.
+    """
     together = len(ranks) // len(names)
     return {rank: names[n // together] for n, rank in enumerate(ranks)}
 
@@ -117,9 +120,10 @@ def _brought(
 ) -> tuple[frozenset[str], int]:
     """Return the phases of one run whose passes are merged, and how many passes become one.
 
-    Only the phases in which most passes would become one are returned.
+    Of phases in which different numbers of passes would become one, only those with the largest
+    number are returned.
     own, others: how many passes a step has in each phase, in this run and in the other.
-    shares: whether the greatest common divisor of both runs' passes is left, else a single pass.
+    shares: whether a phase keeps the greatest common divisor of both runs' passes, else one pass.
     """
     times = {
         phase: count // gcd(count, others[phase]) if shares else count

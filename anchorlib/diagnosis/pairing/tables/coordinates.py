@@ -10,7 +10,7 @@ __all__ = ["Place", "place_at"]
 
 
 class Place(NamedTuple):
-    """Identifies a record by its name, kind and coordinates, with steps as A counts them."""
+    """Identifies a record by its name, kind and coordinates, with the step of its own run."""
 
     step: int
     pass_index: int

@@ -38,7 +38,7 @@ def table_of(
     Values of traced operations are left out, unless a selector names nothing else: two runs may run
     different operations, or one run alone may have kept values, and neither is a difference.
     chosen: the (name, kind) pairs themselves, instead of selectors.
-    standing: ranks that are not read, but get the rows of an equal rank -> that rank.
+    standing: ranks that are not read -> for each the equal rank whose rows it gets.
     Raises UnknownTensorError for a selector that names nothing, OptionError for a rank that
     recorded nothing.
     """

@@ -30,7 +30,10 @@ class StoredValues:
     rows: Array
 
     def read(self, row: int, nbytes: int) -> Iterator[Array]:
-        """Yield the raw storage of one record in blocks of at most `nbytes`; it is `Table.read`."""
+        """Yield the raw storage of one record in blocks of at most `nbytes` bytes.
+
+        A table of a run as it is stored has this method as its `Table.read`.
+        """
         return self.readers[int(self.owner[row])].raw_blocks(int(self.rows[row]), nbytes)
 
     def stack(self, records: Array, size: int, storage: np.dtype[Any]) -> Array:

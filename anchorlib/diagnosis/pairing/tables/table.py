@@ -45,15 +45,16 @@ class Table:
     figures: zero nan inf subnormal numel (int64) and min max sum l2 (float64), by name.
     edges: the edges of each rank, which state how its values were computed.
     header: for each rank the header of its last attempt, as the descriptions of its modules.
-    gaps: how many observations were not recorded, or without values, by (name, kind).
+    gaps: how many observations were not recorded, or were recorded without their values, by
+        (name, kind).
     read: yields the raw storage of one record with stored values, in C order. Takes the row, and
         the most bytes that a block may have.
     stack: gives the raw storage of several small records with stored values, of one dtype and
         size: (len(rows), elements). None where records can only be read one by one.
     gaps_from: the first step of any gap; None without gaps, or where that step is not known.
     flags: the flags (`anchorlib.record.Flag`) of each record; None where none are known.
-    summed: the norm of the terms of each record that the comparison summed of several, 0 for any
-        other; None where it summed none.
+    summed: for each record that the comparison made by adding up several records, the norm of
+        these terms; 0 for any other record; None where the comparison added up no records.
     state: the run's: "closed"; "died" where a process that died left the run open; "open" where
         a process still writes it, or where that is not known.
     standing: ranks that were not read -> the rank whose figures and digests they have here.
