@@ -17,6 +17,9 @@ compiled         counts and moments in one compiled call, where the extra `fast`
 kernels          the code that is compiled, with numba
 object_file      compiles `kernels` in a process beside this one, and links the machine code
 
+Raw storage is the bits of an array's elements in a dtype that numpy has, such as uint16 for
+bfloat16.
+
 The summaries are made with numpy, or with compiled code that gives the same bits. Elements are
 classified by their bits wherever float arithmetic would give another answer in a thread that
 flushes subnormals (`torch.set_flush_denormal(True)`).

@@ -1,4 +1,8 @@
-"""Turns anything array-like into raw storage, without importing torch; histograms for users."""
+"""Turns anything array-like into raw storage, without importing torch; histograms for users.
+
+Raw storage is the bits of an array's elements in a dtype that numpy has, such as uint16 for
+bfloat16.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +31,9 @@ def log2_histogram(array: Any, dtype: str | None = None) -> Log2Histogram:
     dtype: torch's name of the element type, where `array` is raw storage (uint16 of "bfloat16").
 
     Each part of a complex element counts as an element; True counts as 1.
-    Raises UnknownDTypeError for elements that are no numbers, or not `dtype`'s storage, and
-    UnsupportedError for a tensor that is no plain array, or whose memory was given back.
+    Raises UnknownDTypeError for elements that are no numbers, or not of the numpy dtype in which
+    `dtype` is stored; UnsupportedError for a tensor that is no plain array (such as a sparse one),
+    or whose memory was freed.
     """
     raw, name = as_storage(array, dtype)
     with np.errstate(all="ignore"):  # some processors report a signalling NaN when it is widened
@@ -38,9 +43,9 @@ def log2_histogram(array: Any, dtype: str | None = None) -> Log2Histogram:
 def as_storage(array: Any, dtype: str | None = None) -> tuple[np.ndarray[Any, Any], str]:
     """Return (array of the raw storage, torch's name of the element type) of anything array-like.
 
-    The raw storage has any strides, and shares memory with `array` where it can. `array` may be
-    whatever `log2_histogram` accepts; `dtype` is torch's name of the element type, if `array` is
-    raw storage itself. Raises UnknownDTypeError, UnsupportedError.
+    The returned array need not be contiguous, and shares memory with `array` where it can. `array`
+    may be whatever `log2_histogram` accepts; `dtype` is torch's name of the element type, if
+    `array` is raw storage itself. Raises UnknownDTypeError, UnsupportedError.
     """
     raw, name = _of_tensor(array) if _is_tensor(array) else _of_array(np.asarray(_plain(array)))
     if dtype is None:

@@ -90,11 +90,12 @@ def figures_of(
 def _small(
     layout: Array, layouts: Sequence[tuple[str, int]], kinds: Sequence[DType]
 ) -> Iterator[tuple[DType, Array, Array]]:
-    """Yield (dtype, indices of its small arrays, their sizes) for each dtype, by ascending size.
+    """Yield (dtype, indices of its small arrays, their sizes) for each dtype; the sizes ascend.
 
-    Only dtypes that are scanned as float32 are yielded, and of these only dtypes with more than FEW
-    small arrays; other arrays are summarised singly. Sizes are numbers of elements; a complex
-    element counts as two.
+    Small arrays have 1 to SMALL elements. Only dtypes that are scanned as float32 are yielded, and
+    of these only dtypes with more than FEW small arrays; other arrays are summarised singly. The
+    yielded sizes are numbers of elements, in which a complex element counts as two.
+    layout, layouts: as in `figures_of`. kinds: the dtype of each of `layouts`.
     """
     for name in dict.fromkeys(name for name, _ in layouts):
         kind = dtypes.dtype(name)
@@ -212,8 +213,9 @@ class _Made:
 def _pieces(values: Array, bounds: Array) -> Pieces:
     """Compute the figures of many small float32 arrays with numpy.
 
-    values: the elements of all arrays, end to end. bounds: the start of each array, and the last
-    end. `SCANS.pieces` is a compiled function that gives the same bits.
+    `SCANS.pieces` is a compiled function that gives the same bits.
+    values: the elements of all arrays, end to end. bounds: where each array begins, and then where
+    the last array ends.
     """
     starts, sizes = bounds[:-1], np.diff(bounds)
     patterns = values.view(SINGLE.unsigned)
@@ -234,7 +236,10 @@ def _pieces(values: Array, bounds: Array) -> Pieces:
 
 
 def _ordered(patterns: Array) -> Array:
-    """Convert float32 bit patterns (int32) to integers ordered as the floats are, and back."""
+    """Convert float32 bit patterns (int32) to integers that are ordered as the floats are.
+
+    Given such integers, the function returns the bit patterns: it is its own inverse.
+    """
     ordered: Array = patterns ^ ((patterns >> 31) & 0x7FFFFFFF)
     return ordered
 

@@ -71,7 +71,7 @@ class _Room(threading.local):
 
 
 class Scan:
-    """One compiled pass over floats of one bit layout: counts of exponents, and sums of moments.
+    """One compiled pass over floats of one bit layout, for the exponent counts and the moments.
 
     The results equal those of FloatTally and FloatMoments, which compute them with numpy.
     """
@@ -157,7 +157,7 @@ def _pieces_by(function: Function) -> Callable[[Array, Array], Pieces]:
 
 
 class Scans:
-    """The compiled scans of this process; it has them compiled and linked when that is worth while.
+    """The compiled scans of this process, compiled and linked once that is worth while.
 
     fault: why this process has no compiled scans and never will; None if it has, or still may.
     """

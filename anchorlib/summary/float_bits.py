@@ -96,7 +96,7 @@ DOUBLE = _layout(64, 52)
 
 
 class _Scratch(threading.local):
-    """Scratch buffers of each thread: two of `BLOCK` elements, and one for a chunk's pairs.
+    """Scratch buffers of each thread: two of BLOCK elements, and one for CHUNK / 2 pairs of floats.
 
     New buffers for each block can cost more than the arithmetic: the allocator returns their pages
     to the system each time, and the system clears them again (float16: 2.6 times slower).

@@ -30,10 +30,10 @@ LEAF = 128
 
 @intrinsic
 def rows(_context: Any, values: Any, _start: Any, _stop: Any) -> Any:
-    """Return (sum, sum of squares) of values[start:stop], a multiple of eight elements.
+    """Return (sum, sum of squares) of values[start:stop], eight elements or a multiple of eight.
 
-    This is written with vectors: the compiler does not vectorise a loop over eight sums, which
-    takes six times as long then.
+    The machine code is written here with vector instructions. The compiler would not vectorise a
+    loop over eight sums, and such a loop takes six times as long.
     """
     element, index, result = values.dtype, numba.intp, numba.types.UniTuple(numba.float64, 2)
 
@@ -296,7 +296,11 @@ def pieces_of(bits: Bits) -> Any:
 
 
 def _c_function(bits: Bits, function: Any, more: str) -> Any:
-    """Compile `function` for C; it takes values, bit patterns, and arguments of types `more`."""
+    """Return `function`, compiled so that C can call it.
+
+    Its first two arguments are the values and their bit patterns. more: the types of the others, as
+    words: "size" (int64), "integers" (an array of int64) or "reals" (an array of float64).
+    """
     numbers, patterns = (numba.from_dtype(np.dtype(kind)) for kind in bits[:2])
     size, array = numba.int64, numba.types.CPointer
     types = {"size": size, "integers": array(size), "reals": array(numba.float64)}

@@ -1,11 +1,13 @@
 """The powers of two that suit as a loss scale before a cast to a narrower float.
 
-Where the highest bin is E, every element times 2**k is below 2**(E + 1 + k). So no element
-overflows as long as that bound is at most the target's largest finite value M. Of the scales that
-keep to this, the largest loses the fewest elements to zero. A smaller one loses no more, as long as
-it leaves the lowest bin that the largest scale saves above half the target's smallest subnormal.
-`scales_for` returns the range of these scales. Bins do not say how near to 2**(E + 1) an element
-comes, so twice the largest scale may be harmless too.
+Let E be the exponent of the highest bin with elements: every element times the scale 2**k is below
+2**(E + 1 + k). So no element overflows as long as that bound is at most the target's largest finite
+value. Of these scales, the largest turns the fewest elements into zero. Take the lowest bin of
+which the largest scale keeps any element from becoming zero. A smaller scale turns no more elements
+into zero than the largest does, if this bin, multiplied by the smaller scale, still begins above
+half the target's smallest subnormal. `scales_for` returns the range from the least such scale to
+the largest scale. Bins do not say how near to 2**(E + 1) an element comes, so twice the largest
+scale may be harmless too.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ number. Rounding to nearest, ties to even, puts y
 
     underflow      to zero                   y <= s/2
     subnormal_as   into the subnormal range  s/2 < y < N - s/2
-    overflow       beyond M                  y >= M + half a step (a tie stays where M is even),
-                                             and what is infinite already
+    overflow       beyond M                  y >= M + half the spacing of the target's values at M
+                                             (only y > that sum where the last bit of M is 0, as
+                                             ties then round to M), and what is infinite already
 
 torch's cast to float8_e4m3fn turns overflowing elements into M; they count as overflow here.
 

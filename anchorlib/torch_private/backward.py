@@ -93,9 +93,10 @@ passed_on = private(
 
 
 def _keeping_stash() -> Any:
-    """Return torch's function that passes an object on to threads, if it keeps the object alive.
+    """Return torch's function that passes an object on to the threads in which backwards run.
 
-    None for torch 2.6, which takes no reference to the object and later releases one.
+    Return None where that function does not keep the object alive: in torch 2.6 it takes no
+    reference to the object, and later releases one.
     """
     stash, thing = torch._C._stash_obj_in_tls, object()
     before = sys.getrefcount(thing)

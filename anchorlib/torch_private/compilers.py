@@ -137,17 +137,18 @@ def is_in_torch(module: str) -> bool:
 
 
 def inductors_graph() -> Any:
-    """Return the graph that Inductor is compiling."""
+    """Return the graph that Inductor is compiling; to be called only while it compiles one."""
     from torch._inductor.virtualized import V
 
     return V.graph
 
 
 def node_lines(module: fx.GraphModule) -> tuple[Any, int] | None:
-    """Return (table from lines of a graph module's code to nodes, number of the first line).
+    """Return (mapping from lines of a graph module's code to nodes, number of the first line).
 
-    torch writes the code of a graph module, one line for each node. None where this torch lacks the
-    table.
+    torch writes the code of a graph module, with a line for each node. The mapping's keys are line
+    numbers counted from that first line; its values are indices of nodes in the graph, None for a
+    line of no node. The result is None where this torch lacks the mapping.
     """
     lines = getattr(module, "_lineno_map", None)
     first = getattr(module, "_prologue_start", None)

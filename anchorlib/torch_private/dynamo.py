@@ -51,7 +51,11 @@ CAN_SKIP: Final = _skipping is not None
 
 
 def skip_frames_of(function: Callable[..., Any]) -> None:
-    """Let dynamo run `function`, and its callees, as plain Python where it does not inline them."""
+    """Let dynamo run `function`, and the functions that it calls, as plain Python.
+
+    This has no effect where dynamo inlines `function` into the graph of a caller that it traces,
+    nor where this torch cannot be told so (`CAN_SKIP` is False).
+    """
     if _skipping is not None:
         tell_dynamo, strategy = _skipping
         tell_dynamo(function.__code__, strategy)
@@ -159,7 +163,7 @@ def _output() -> Any:
 
 
 def traced_functions() -> Iterator[str]:
-    """Yield the names of the functions that dynamo is tracing, the innermost first."""
+    """Yield the names of the functions that dynamo is tracing, the innermost first, or nothing."""
     frame: Any = getattr(_output(), "current_tx", None)
     while frame is not None:
         yield frame.f_code.co_name
@@ -169,7 +173,8 @@ def traced_functions() -> Iterator[str]:
 def enclosing_operators() -> Iterator[str]:
     """Yield the names of the operators whose bodies dynamo is tracing, the innermost first.
 
-    The last is "None", which stands for the whole graph.
+    The last is "None", which stands for the whole graph. Nothing is yielded where dynamo traces no
+    graph.
     """
     tracer: Any = getattr(_output(), "current_tracer", None)
     while tracer is not None:

@@ -32,7 +32,7 @@ def _kept(name: str) -> Callable[[], object]:
 
 
 def _dicts(*names: str) -> Callable[[], object]:
-    """Return a function that returns True if modules have all dicts `names`, and None if not."""
+    """Return a probe for `private`: True where modules have all dicts `names`, None elsewhere."""
     return lambda: all(isinstance(_MODULE.get(name), dict) for name in names) or None
 
 
@@ -179,8 +179,8 @@ _before_forward: Any = private(
 def forward_hook_dicts(module: nn.Module) -> tuple[Any, Any, Any] | None:
     """Return a module's dicts of hooks after its forward; None where this torch lacks them.
 
-    The three dicts hold the hooks, which of them take keyword arguments, and which of them run in
-    any case.
+    The first dict holds the hooks by key. The second has the keys of the hooks that take keyword
+    arguments, the third the keys of the hooks that run even if the forward raises.
     """
     if _after_forward is None:
         return None
@@ -194,7 +194,8 @@ def forward_hook_dicts(module: nn.Module) -> tuple[Any, Any, Any] | None:
 def forward_pre_hook_dicts(module: nn.Module) -> tuple[Any, Any] | None:
     """Return a module's dicts of hooks before its forward; None where this torch lacks them.
 
-    The two dicts hold the hooks, and which of them take keyword arguments.
+    The first dict holds the hooks by key, the second has the keys of the hooks that take keyword
+    arguments.
     """
     if _before_forward is None:
         return None

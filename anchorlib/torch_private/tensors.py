@@ -75,11 +75,12 @@ def hooks_of_new(x: torch.Tensor) -> dict[Any, Any]:
 
 
 def register_hook(x: torch.Tensor, node: Any, hook: Callable[[torch.Tensor], Any]) -> None:
-    """Let `hook` be called with the gradient of `x`, which `node` made, while the graph lives.
+    """Let `hook` be called with the gradient of `x`, as long as the graph lives.
 
     Does what `Tensor.register_hook` does, in the same order, without making a handle (with its weak
     reference), which costs more than the rest. The hook is added to the tensor's dict of hooks, of
     which torch calls the values; the keys need only differ.
+    node: the autograd node that made `x`.
     """
     if type(x) is not torch.Tensor or not _QUICK:  # a subclass may override `register_hook`
         x.register_hook(hook)

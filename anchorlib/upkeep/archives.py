@@ -21,9 +21,10 @@ __all__ = ["ArchiveState", "alone_in", "archives_at", "archives_in"]
 class ArchiveState:
     """What a store (a directory or a collector) knows of one archive that its runs went to.
 
-    store: the directory or the collector. place: the archive's directory or URL; "" for a collector
-        that archived runs before and archives none now, and for the runs of a directory whose notes
-        on their archive are damaged.
+    store: the path of the directory, or the address of the collector. place: the archive's
+        directory or URL. It is "" for a collector that has archived runs and archives none now. It
+        is "" also in the state that lists, in `failing`, the runs of a directory whose notes on
+        their archive are damaged.
     archived: how many runs are archived. alone: the archived runs whose files the store no longer
         has. bytes: how many were sent since the collector started; None for a directory.
     waiting: closed runs that are not archived yet; None for a directory. failing: the reason for

@@ -12,7 +12,7 @@ __all__ = ["RetentionLimits", "RunFacts", "chosen"]
 class RunFacts:
     """The facts of a run that decide whether it is removed.
 
-    closed: whether all of its sessions were closed. written: whether a living process writes it.
+    closed: whether every rank of it was closed. written: whether a living process writes it.
     bytes: its size on disk; 0 for a symbolic link to another run. written_ns: when it was last
     written to, in nanoseconds since the epoch.
     """
@@ -66,12 +66,12 @@ def _last(closed: list[RunFacts], limits: RetentionLimits) -> list[RunFacts]:
 def _fitting(
     idle: list[RunFacts], free: list[RunFacts], going: list[RunFacts], most: int
 ) -> list[RunFacts]:
-    """Return the runs of `going` and the closed runs that must go too for the rest to fit.
+    """Return the runs to remove so that the remaining runs take at most `most` bytes.
 
-    The rest fits if it takes at most `most` bytes. The closed runs are taken from `free`, the
-    oldest first; the result is sorted by age.
+    These are the runs of `going`, and as many closed runs of `free` as necessary, the oldest first;
+    the result is sorted by age. Where removing all of these is not enough, they are all returned.
     idle: all runs that count. free: the runs of `idle` that `keep_last` does not keep. Both are
-        sorted by age, oldest first.
+        sorted by age, oldest first. going: the runs of `free` that are removed in any case.
     """
     left = sum(run.bytes for run in idle) - sum(run.bytes for run in going)
     leaving = set(going)

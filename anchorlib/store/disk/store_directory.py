@@ -1,14 +1,15 @@
-"""The directory of a store, made for its owner alone unless the folder above it is shared.
+"""Makes the directory of a store, as a rule with access for its owner alone.
 
 A store names tensors, commands and hosts, which are private by default. An existing store keeps its
-mode, whatever that is. A new store is made with mode
+mode, whatever that is. A new store gets one of these modes:
 
     0700                    as a rule
-    0770 less the umask     where the umask lets the group write (002, 007), or in a folder of a
-                            group: setgid, or writable by its group and not by everyone
-    as that ACL says        in a folder that has a default ACL
+    0770 less the umask     where the umask lets the group write (002, 007), or where the folder
+                            above the store belongs to a group: it is setgid, or writable by its
+                            group and not by everyone
+    what the ACL says       where the folder above the store has a default ACL
 
-Missing folders above it are made as `mkdir -p` makes them.
+Missing folders above the store are made as `mkdir -p` makes them.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def make_store(store: Path, *, fsync: bool) -> None:
 def check_writable(store: Path) -> None:
     """Raise OSError where a store cannot be written; a full file system is no error here.
 
-    The store's folder for temporary files is made where it is missing; a file is made in it and
-    deleted.
+    To find out, a file is made in the store's folder for temporary files, and deleted again. That
+    folder is made where it is missing.
     """
     tmp = hidden(store) / "tmp"
     try:
@@ -68,9 +69,10 @@ def check_writable(store: Path) -> None:
 
 @contextlib.contextmanager
 def unmade_store(store: Path) -> Iterator[Path]:
-    """Yield a temporary folder, on the file system of `store`, in which to prepare a store.
+    """Yield a temporary folder in which runs of `store` are prepared, as if it were a store.
 
-    No listing of `store` shows the folder. It is deleted at the end, with everything that was not
+    It is on the file system of `store`, so that a rename moves a finished run into `store`. No
+    listing of `store` shows the folder. It is deleted at the end, with everything that was not
     moved out of it.
     """
     made = Tree(store).fresh()

@@ -30,7 +30,7 @@ NOTHING: Mapping[str, bytes] = MappingProxyType({})
 class Tree:
     """Creates, replaces and removes zarr nodes (groups and arrays) below one store directory.
 
-    owner: the one thread that may write there; `owner.revoke` forbids it to.
+    owner: the one thread that may write there; after `owner.revoke` no thread may.
     fsync: whether each change waits until the disk has it.
     """
 

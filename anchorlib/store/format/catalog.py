@@ -43,11 +43,10 @@ _ARRAY: Final = re.compile(r"[a-z]+(_[0-9]+)?")
 class Catalogue:
     """The content of all catalogue lines of one rank that were read so far.
 
-    gaps: observations that were not recorded. edges: lineage, that is, what each value was computed
-        from.
-    published: how many rows other zarr readers see, with labels (step, …) beside their values.
+    gaps: observations that were not recorded. edges: lineage (what each value was computed from).
+    published: how many rows zarr readers other than anchorlib's see, with labels beside the values.
     checked: the first row with a checksum; None where no row has one.
-    stated_bytes: bytes of the lines so far, by the first key of the line.
+    stated_bytes: bytes of the lines so far, by the key that says what a line is ("series", …).
     keeps_statements: whether gaps and edges are kept in memory.
     older: the fields that only catalogues of format 1 have, see `format1`.
     """

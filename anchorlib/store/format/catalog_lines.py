@@ -60,7 +60,9 @@ class Attempt:
         of its records, so that `order` keeps growing over attempts.
     first: the number of the record in `first_row`, as the writer counts the records it sends; above
         0 where another collector that shares the rank has the records before.
-    begins, restart: how the attempt began where several collectors share the rank, see `parts`.
+    begins: where several collectors share the rank, how the attempt began: "new", "anew" or
+        "resumed", see `parts.Begins`; "" where one collector has the whole rank.
+    restart: how often the launcher had restarted the job; None where that is not known.
     """
 
     number: int

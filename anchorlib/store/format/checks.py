@@ -2,9 +2,10 @@
 
 A row's checksum is in column `check`: xxh3-64 of the packed row, then its histogram's exponents and
 counts (all little-endian, the row as `layout.ROW`). The seed of that checksum is the exclusive or
-of two `seed_of`: of the row's series, and of its form (its dtype and shape). So a row that is moved
-to another series does not fit. In a flat form, where records of many shapes lie end to end, a row's
-seed also depends on where the record's elements begin, and on its shape (`flat_seed`).
+of two seeds, each made by `seed_of`: one of the row's series, and one of its form (its dtype and
+shape). So a row that is moved to another series does not fit its checksum. In a flat form, where
+records of many shapes lie end to end, a row's seed also depends on where the record's elements
+begin, and on its shape (`flat_seed`).
 
 A catalogue line's checksum is its last entry: xxh3-64 of all bytes before it, in hex.
 """

@@ -24,7 +24,8 @@ EdgesKey = tuple[int, str, str, int, int, tuple[int, ...], int]
 def edges_key(edges: Edges) -> EdgesKey:
     """Return the key of a statement of lineage, that is, of what a value was computed from.
 
-    An attempt (what one writer records) writes one statement for each key.
+    The key is the attempt, name, phase, pass, call, shape and step of the value. An attempt (what
+    one writer records) writes one statement for each key.
     """
     return (
         edges.attempt,

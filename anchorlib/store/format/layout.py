@@ -133,9 +133,11 @@ PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def segment(name: str) -> str:
-    """Return `name` as a path segment: percent-encoded, not hidden, of at most 120 bytes.
+    """Return `name` as a path segment: percent-encoded, of at most 120 bytes.
 
-    Different names give different segments, which may differ in case alone.
+    The segment does not begin with "." as hidden files do, nor with "__", and is no name that zarr
+    itself uses. Different names give different segments; two of them may differ in nothing but
+    upper and lower case.
     """
     encoded = "".join(chr(b) if b in PLAIN else f"%{b:02X}" for b in name.encode())
     if encoded.startswith((".", "__")) or encoded in ("zarr.json", "c"):
@@ -212,7 +214,11 @@ def form_name(dtype: str, shape: tuple[int, ...]) -> str:
 
 
 def flat_width(ndim: int) -> int:
-    """Return how many numbers a flat array stores for the shape of a tensor with `ndim` axes."""
+    """Return how many numbers a flat form stores for the shape of a tensor with `ndim` axes.
+
+    They are 8 for up to 8 axes, else 64, so that tensors with different numbers of axes can have
+    one form. The numbers behind the end of a shape are -1.
+    """
     return FLAT_DIMS if ndim <= FLAT_DIMS else 64
 
 

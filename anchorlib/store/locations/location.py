@@ -38,6 +38,7 @@ class Location(Protocol):
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
 
+        The result is b"" where the file has no bytes from `start` on.
         length: None reads to the end of the file.
         """
         ...

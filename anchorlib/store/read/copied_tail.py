@@ -74,10 +74,11 @@ def _torn_rows(rank: Location, reader: RankReader, rows: int) -> int:
 
 
 def _lacks_column(rank: Location, reader: RankReader, first: int, stop: int) -> bool:
-    """Return whether some column of rows first … stop - 1 looks as if copied too early.
+    """Return whether some column was copied before rows first … stop - 1 were written to it.
 
-    A column looks so if these entries are all 0, while a writer never writes 0 in it or its earlier
-    entries are not all 0 (`_ends`).
+    In such a column the entries of all these rows are 0, and `_ends` says that they are missing.
+    Of the columns of histogram pairs, the entries that these rows refer to are examined.
+    rank: the location of the rank that `reader` reads.
     """
     for name in COLUMNS:
         if name != "seq" and _ends(StoredRows(rank, f"records/{name}", COLUMNS[name]), first, stop):
@@ -109,8 +110,8 @@ def _ends(column: StoredRows, start: int, stop: int) -> bool:
 def _torn_values(reader: RankReader, rows: int) -> int:
     """Return the first row whose values were copied too early; `rows` where there is none.
 
-    For each form (records of one dtype and shape) rows are examined from the last one backwards, up
-    to the first row whose values are complete.
+    The rows of each form (records of one dtype and shape) are examined from the last one backwards,
+    until one is met whose values are certainly complete: "whole", as `_state` says.
     """
     every = np.arange(rows)
     kept = every[reader.kept(every)]
@@ -129,8 +130,9 @@ def _torn_values(reader: RankReader, rows: int) -> int:
 def _state(reader: RankReader, row: int) -> str:
     """Return the state of a row's values: "whole", "torn" (copied too early), or "zero".
 
-    "zero" values fit their digest, but a hole in the file would read as zeros too, so they say
-    nothing about the rows before them. Values that cannot be read are "torn".
+    "zero" values are all 0 and fit their digest. Bytes that the copy lacks read as zeros too, so
+    such a row does not show that the rows before it are complete. Values that cannot be read are
+    "torn". Damaged values whose last bytes are not all 0 are "whole": they were copied completely.
     """
     try:
         value = reader.unchecked(row)

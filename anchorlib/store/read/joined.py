@@ -4,10 +4,11 @@
     rank3.p1 (500–899)      ├▶ JoinedRank: records 0–899, as if one collector had taken them all
     rank3.p2 (none)        ─┘
 
-A collector's share of a rank is a part of it. A joined rank has every method of `RankReader`. Its
-columns are put together from those of the parts, with new numbers for series, forms, phases and
-attempts; values are read from the parts. It is a snapshot: when a part has grown, the parts are
-joined anew.
+A part is what one collector holds of a rank. A session is what one writer recorded of the rank, in
+whichever parts it lies (`sessions`). A record that two parts hold is read from one of them
+(`spans`). A joined rank has every method of `RankReader`. Its columns are put together from those
+of the parts, with new numbers for series, forms, phases and attempts; values are read from the
+parts. It is a snapshot: when a part has grown, the parts are joined anew.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class _Stretch:
 
     A part is what one collector holds of the rank; a joined rank reads all parts as one.
     place: the index of the part. row: the number that row `start` has in that part.
-    session: the number of the session that recorded these rows.
-    order: a number to add to `order` (of execution), which each part counts for itself.
+    session: the number of the session (what one writer recorded) that these rows belong to.
+    order: what is added to the `order` (of execution) of these rows; each part counts its own.
     """
 
     start: int
@@ -119,11 +120,12 @@ class JoinedRank(RankReader):
         self._form_ends.append(start + len(own.forms))
 
     def _attempt(self, session: WriterSession, row: int) -> Attempt:
-        """Return one attempt in place of a session's attempts in all parts of the rank.
+        """Return one attempt in place of the attempts that a session has in the parts of the rank.
 
-        The header of the result has the entries of all these attempts; where several have an entry
-        of one name, the latest wins.
-        row: the first table row of the result.
+        A session is what one writer recorded, and has attempts in one or more parts. The header of
+        the result has the entries of all these attempts; where several have an entry of one name,
+        the latest wins.
+        row: the first row of the session in the joined table.
         """
         own = [attempt for _, attempt in session.attempts]
         header: dict[str, Any] = {}
@@ -136,9 +138,9 @@ class JoinedRank(RankReader):
     def _state(self, merged: Catalogue, session: WriterSession) -> None:
         """Add a session's gaps (observations not recorded) and lineage to the joined catalogue.
 
-        A session states its totals of gaps to each collector that it uses, so the largest total
-        holds. A gap that a collector states for itself is known to that collector alone, so such
-        counts are added.
+        A session (what one writer recorded) states the total of a gap to each collector that it
+        uses, so the largest of these totals is taken. Some gaps are found by a collector, such as
+        values for which it had no room: each collector counts its own, so these counts are added.
         """
         number = session.number
         for place, attempt in session.attempts:
@@ -229,9 +231,9 @@ class JoinedRank(RankReader):
     def operations(self, attempt: int | None = None) -> list[Entry]:
         """Return the log of traced operations of all parts of the rank, each entry once.
 
-        attempt: None returns all entries; a number returns that attempt's entries, and the
-            structures (shared descriptions) that entries of several attempts may refer to. Raises
-            DamagedError where a log is damaged.
+        attempt: None returns all entries. A number returns the entries of that attempt, and all
+            structures: entries that describe consecutive operations once, and that entries of any
+            attempt may refer to. Raises DamagedError where a log is damaged.
         """
         numbers = {
             (place, one.number): session.number

@@ -1,8 +1,8 @@
 """Reads one rank of a run at a location: committed rows, and the catalogue that explains them.
 
-A reader never repairs and never locks. It trusts `seq` and complete catalogue lines, because a
-writer writes them only after everything they refer to. The methods that return shapes, values
-or histograms of rows are in `rank_table`.
+A reader never repairs and never locks. It trusts the column `seq`, whose entries commit rows, and
+complete catalogue lines, because a writer writes both only after everything that they refer to. The
+methods that return shapes, values or histograms of rows are in `rank_table`.
 """
 
 from __future__ import annotations
@@ -180,9 +180,9 @@ class RankReader(RankTable):
     def operations(self, attempt: int | None = None) -> list[Entry]:
         """Return the log of traced operations; [] for none.
 
-        attempt: None returns all entries; a number returns that attempt's entries, and the
-            structures (shared descriptions) that entries of several attempts may refer to. Raises
-            DamagedError where the log is damaged.
+        attempt: None returns all entries. A number returns the entries of that attempt, and all
+            structures: entries that describe consecutive operations once, and that entries of any
+            attempt may refer to. Raises DamagedError where the log is damaged.
         """
         entries, _ = operation_entries(self._location)
         return [

@@ -33,7 +33,8 @@ class RankTable(ABC):
 
     run: the name of the run in error messages. committed: how many rows there are.
     In most methods `rows` is an array of row numbers of the rank's table, and results are in its
-    order.
+    order. Raw values are elements as they are stored, in a dtype that numpy has: bfloat16 as
+    uint16, for example.
     """
 
     run: str

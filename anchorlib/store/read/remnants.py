@@ -232,8 +232,8 @@ class Remnants:
         to `lost_phases`.
         scratch: the catalogue to which each line is added, to find out whether it is valid.
         key: the kind, such as "series". lines: the sound lines by number.
-        lost: how many lines of the catalogue are lost in all; as many entries, 4096 at most, are
-            made up behind the last sound one.
+        lost: how many lines of the catalogue are lost in all. As many entries, 4096 at most, are
+            made up behind the last sound one, because any lost line may have been of this kind.
         """
         count = max(lines, default=-1) + 1
         for number in range(count + min(lost, _MOST_LOST)):

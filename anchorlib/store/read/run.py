@@ -29,9 +29,11 @@ class RunReader:
     def __init__(
         self, location: Location, name: str, asked: tuple[str, str | None] | None = None
     ) -> None:
-        """location: where the run is; its keys begin with "rank0/".
+        """Prepare to read a run; nothing is read yet.
 
-        asked: the run and store that `find_run` was given, for other processes to find the run.
+        location: where the run is; its keys begin with "rank0/". name: the run's name.
+        asked: the run and store that `find_run` was given, by which other processes find the run;
+        if it is None, they cannot open the run's ranks (`pin_of`).
         """
         self.location = location
         self.name = name
@@ -177,7 +179,7 @@ class RunReader:
     def by_step(self) -> StepFigures | None:
         """Return counts, extremes and histograms of an archived run's steps, over all ranks.
 
-        None for other runs, and where the archive has none, or has them damaged.
+        None for other runs, and where the archive has no such figures, or has them damaged.
         """
         return steps_of_run(self.location, self.figures)
 

@@ -1,4 +1,4 @@
-"""Totals of an archived run: those that its ranks' indices have of each series, merged."""
+"""Totals of an archived run: the totals of each series, merged from the indices of its ranks."""
 
 from __future__ import annotations
 

@@ -41,11 +41,13 @@ class WriterSession:
 
 
 def sessions_of(parts: Sequence[RankReader], run: str) -> list[WriterSession]:
-    """Return all sessions of a rank, ordered by the job's restarts, then by their start time.
+    """Return the sessions of a rank, ordered by the job's restarts, then by their start time.
 
-    parts: readers of what each collector holds of the rank. Sessions before the last one that
-        recorded the rank anew are left out. Raises StoreError where records are missing between
-        parts, and where two recordings have the run's name.
+    A session may have recorded the rank anew, in place of all earlier records: the sessions before
+    the last such session are left out.
+
+    parts: readers of what each collector holds of the rank. Raises StoreError where records are
+        missing between parts, and where two recordings have the run's name.
     """
     writers = _writers(parts)
     shares: dict[object, list[Share]] = {}
@@ -106,6 +108,8 @@ def _writers(parts: Sequence[RankReader]) -> dict[object, list[tuple[int, Attemp
 def _writer(place: int, attempt: Attempt) -> object:
     """Return a key that is equal for the attempts of one session, in whichever parts they are.
 
+    The key is the claim of the session's writer. In a rank that one collector holds alone, each
+    attempt is a session of its own, and the key is (place, number of the attempt).
     place: the index of the part that `attempt` is in; a part is what one collector holds of a rank.
     """
     return attempt.claim if attempt.begins else (place, attempt.number)

@@ -16,8 +16,9 @@ def memory_here(process: Path = _PROCESS, groups: Path = _GROUPS) -> int:
     """Return the bytes of memory of the machine or, where that is less, of the control group.
 
     process: the file that names the control groups of this process, each in a line
-        "number:controllers:path". groups: where Linux shows the groups of version 2, and those of
-        version 1 in the folder "memory".
+        "number:controllers:path".
+    groups: the folder in which Linux shows the control groups of version 2; its subfolder "memory"
+        has those of version 1.
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:

@@ -99,9 +99,12 @@ class ArchivedRuns:
     ) -> bytes | None:
         """Return bytes of a chunk file that a rank had before archiving, rebuilt from its rows.
 
+        A reader that opened the run before it was archived asks for such files until it opens the
+        run again. Return None for a key that is no chunk file of a rank, or that the rank never
+        had.
+
         archived: the run's folder in the archive, and its note. inside: the key of the file below
-            the run's folder. None for other files than chunk files of ranks. A reader that opened
-            the run before it was archived asks for such files until it opens the run again.
+            the run's folder.
         """
         folder, _, key = inside.partition("/")
         rank = rank_of(folder)

@@ -49,7 +49,7 @@ class Pin:
     """One rank, described so that any process can find it.
 
     asked: the run and the store, as `find_run` takes them.
-    uid: the id of the rank; a later recording under the same name has another one.
+    uid: the id of the rank; a later recording under the same name has another id.
     rows: how many rows the rank has at least.
     """
 
@@ -112,7 +112,8 @@ def pin_of(reader: RankReader) -> Pin:
 def packed_rows(rows: Array) -> bytes:
     """Return row numbers as compressed bytes, to be sent to another process.
 
-    They are compressed by their differences, which are mostly equal in a series.
+    What is compressed are the differences between neighbouring numbers: in a series they are mostly
+    equal, so they take little room.
     """
     return zlib.compress(np.diff(rows, prepend=0).astype("<i8").tobytes(), 1)
 

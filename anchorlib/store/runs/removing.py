@@ -266,11 +266,13 @@ def _written(folder: Path, run: str) -> int:
 
 
 def _renamed(old: Path, new: Path) -> bytes | None:
-    """Return the zarr.json that a run has under its new name, with its present author.
+    """Return the zarr.json that a run gets with its new name; the author in it stays.
 
-    old, new: the run's directories. Return None where the present zarr.json cannot be read, or
-        there is neither a zarr.json nor a rank. The caller then leaves the file as it is: made
-        again without an author, it would let anyone continue the run.
+    The author is the name by which a collector knows the writer that made the run. Return None
+    where the present zarr.json cannot be read, or there is neither a zarr.json nor a rank. The
+    caller then leaves the file as it is: made again without an author, it would let anyone continue
+    the run.
+    old, new: the run's directory before and after it is renamed.
     """
     try:
         author = run_author(old)

@@ -59,7 +59,8 @@ class ZarrNode:
 class TensorTree:
     """A location that presents records of a run as zarr, with one array for each tensor.
 
-    parts: for each series to show, its rank's reader, its catalogue entry, and its rows.
+    parts: for each series on a rank that is shown: the reader of the rank, the series' catalogue
+        entry, and the numbers of the table rows whose records are shown.
     """
 
     def __init__(self, run: str, parts: Iterable[tuple[RankReader, SeriesEntry, Array]]) -> None:
@@ -177,8 +178,10 @@ def _tensors(parts: Sequence[ShownRows]) -> ZarrNode:
 
 
 def _tensor(parts: Sequence[ShownRows]) -> ZarrNode:
-    """Return the zarr group of one tensor: a group for each kind, and for further modes of a kind.
+    """Return the zarr group of one tensor, with a group for each of its series.
 
+    The group of a kind's first mode has the name of the kind; groups of further modes of that kind
+    have kind and mode in their names.
     parts: the tensor's series on one rank.
     """
     children: dict[str, Child] = {}
@@ -210,8 +213,8 @@ def _series(part: ShownRows) -> ZarrNode:
 def _layouts(reader: RankReader, rows: Array) -> dict[tuple[str, tuple[int, ...]], Array]:
     """Group these rows by dtype and shape.
 
-    Return, by (dtype, shape) in order of appearance, the indices into `rows` of the rows that have
-    it.
+    Return a dict from (dtype, shape), in order of appearance, to the indices into `rows` of the
+    rows with that dtype and shape.
     """
     shapes, codes = reader.shape_codes(rows)
     pairs = list(zip(reader.dtypes(rows), codes.tolist(), strict=True))

@@ -32,9 +32,10 @@ class SealedArray:
     """The description of an array of a sealed rank.
 
     key: the path of its folder in the rank.
-    serves: the keys of the arrays that held its entries before sealing. It is one key; for a stack
-        of columns one for each column, None for a column that was no array before sealing.
-    columns: the names of a stack's columns.
+    serves: the keys of the arrays that held its entries before sealing. There is one key, or for a
+        stack (columns of one dtype in one array) one key for each column. None stands for a column
+        that was no array before sealing.
+    columns: the names of a stack's columns; empty for an array that is no stack.
     rows: how many rows a chunk file held before sealing.
     sorted_by: None where sealing kept the order of records; else the key of the array that says in
         which row each record was before sealing.

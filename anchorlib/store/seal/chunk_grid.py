@@ -111,13 +111,13 @@ class Grid:
 
     @property
     def _axis(self) -> int:
-        """The axis along which chunks are cut."""
+        """The axis along which chunks are cut; 0 where one chunk holds the whole array."""
         cut = [a for a, (n, k) in enumerate(zip(self.shape, self.chunk, strict=True)) if n > k]
         return max(cut, default=0)
 
     @property
     def _slab(self) -> int:
-        """How many elements a chunk has; the last chunk along the cut axis may have fewer."""
+        """How many elements a full chunk holds; the last along the cut axis may hold fewer."""
         return self.chunk[self._axis] * prod(self.shape[self._axis + 1 :])
 
     @property
@@ -131,9 +131,13 @@ class Grid:
 
 
 def _cut(shape: tuple[int, ...], unit: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """Return the shape of the largest part to cut an array into, a multiple of `unit` on each axis.
+    """Return the shape of the largest chunk, or shard, of at most `most` elements.
 
-    shape: that of the array. most: how many elements the part may have.
+    It is a multiple of `unit` along one axis, extends fully along all later axes, and equals `unit`
+    along all earlier axes.
+
+    shape: the shape of the array; for shards rounded up to whole chunks. unit: (1, 1, …) for
+        chunks; the shape of a chunk for shards.
     """
     sizes = list(unit)
     room = most

@@ -58,7 +58,10 @@ def ranges_of(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def numbers_of(ranges: Any, most: int) -> tuple[int, ...]:
-    """Return the numbers in ranges that `ranges_of` made; raise ValueError for more than `most`."""
+    """Return the numbers in ranges that `ranges_of` made.
+
+    Raises ValueError for more than `most` numbers, and for a value that is no list of ranges.
+    """
     numbers: list[int] = []
     for start, stop in (map(step, items(one)) for one in items(ranges)):
         if not 0 <= stop - start <= most - len(numbers):

@@ -65,8 +65,8 @@ class SeriesFigures:
     """Totals over the visible records of one tensor, kind and mode on one rank.
 
     Of records that a resumed run recorded again, only the later ones are counted.
-    dtypes, shapes: the different ones, in order of appearance. first_order: the `order` of the
-        first record. bytes: of stored values. minimum, maximum: over all finite elements, None
+    dtypes, shapes: the different ones, in order of appearance. first_order: the execution order of
+        the first record. bytes: of stored values. minimum, maximum: over all finite elements, None
         where there are none. histogram: of all elements together. scales: the different loss scales
         of the records, ascending; 1.0 where no loss scale was used.
     """

@@ -146,9 +146,11 @@ class ShardedElements:
     ) -> int:
         """Return the offset where a read should end that begins with chunk `place` of a shard.
 
-        wanted: indices of all chunks of the shard that the caller will need. before: the bytes of
-            the shard that were read last; None if none were read. If the read continues these, it
-            goes up to the shard's index.
+        The read ends behind the wanted chunks, before the first large gap between them. If it
+        begins where the last read of the shard ended, it goes up to the shard's index instead.
+
+        key, index: of the shard. wanted: indices of all chunks of the shard that the caller will
+            need. before: the bytes of the last read of the shard; None if there was none.
         """
         start, stop = self._extent(key, index, place)
         if before is not None and before.stop == start:  # a reader goes through the whole shard

@@ -176,12 +176,13 @@ class StepPool:
 
 
 def fitting(lines: int, width: int, steps: Array) -> tuple[int | None, Array]:
-    """Return how many steps a stretch needs so that there are not too many cells.
+    """Return how wide stretches have to be so that there are at most MOST_CELLS cells.
 
-    A cell is a line (name, kind, mode, phase) in a stretch (range of steps). lines: how many lines
-    there are. width: the least width of a stretch in steps, which is doubled as often as needed.
-    steps: the steps with records. Return the width, None where there are too many lines for any,
-    and the numbers of the stretches with records (first step divided by the width).
+    A cell is a line (name, kind, mode, phase) in a stretch (range of steps). Stretches begin with
+    `width` steps, and the width is doubled until there are few enough cells.
+    lines: how many lines there are. steps: the steps with records.
+    Return (width, the numbers of the stretches with records: first step divided by the width). The
+    width is None where there are too many lines for any width.
     """
     stretches = np.unique(steps // width)
     while lines * len(stretches) > MOST_CELLS:

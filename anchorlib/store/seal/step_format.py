@@ -104,9 +104,9 @@ def read_step_figures(document: Any) -> StepFigures:
 
 
 def _packed(values: Array) -> str:
-    """Return 8-byte numbers as text: compressed, and then encoded in base64.
+    """Return 8-byte numbers as text: their bytes are reordered, compressed, encoded in base64.
 
-    Before that their bytes are sorted: the first bytes of all numbers, then all second bytes, ….
+    The order is: the first bytes of all numbers, then the second bytes of all numbers, and so on.
     """
     wide = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     planes = wide.view(np.uint8).reshape(-1, 8).T

@@ -1,6 +1,7 @@
-"""Decides which rows of a rank are visible to readers: those of the last attempt, in order.
+"""Decides which rows of a rank readers see: of what was recorded again, only the last rows.
 
-An attempt is what one writer records. A later attempt may record again what an earlier one did.
+An attempt is what one writer records. A resumed run is a new attempt, which may record again what
+an earlier attempt recorded; the earlier rows are then hidden.
 """
 
 from __future__ import annotations

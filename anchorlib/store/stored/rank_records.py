@@ -20,7 +20,8 @@ class RankRecords(RankRows, Protocol):
     """The records of one rank; `RankReader` and `JoinedRank` have this interface.
 
     The parameter `rows` of its methods holds numbers of committed rows (int64). Methods that read
-    values or histograms raise DamagedError where these do not fit their checksums.
+    values or histograms raise DamagedError where these do not fit their checksums. Raw values are
+    elements as they are stored, in a dtype that numpy has: bfloat16 as uint16, for example.
     """
 
     @property

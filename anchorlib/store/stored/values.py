@@ -30,7 +30,8 @@ class StoredForm:
     """Reads the values of one form of the rank at `location`.
 
     A form is the records of one dtype and shape; a flat form holds records of many shapes. Row
-    numbers in the methods are rows of the form's arrays, not of the rank's table.
+    numbers in the methods are rows of the form's arrays, not of the rank's table. Raw values are
+    elements as they are stored, in a dtype that numpy has: bfloat16 as uint16, for example.
     """
 
     location: Location

@@ -36,9 +36,10 @@ class Statements:
     """Writes gaps, lineage and header entries of an attempt into the catalogue of one rank.
 
     An attempt is what one writer records; `begin` or `go_on` says which attempt it is. What happens
-    on a full disk depends on whether the writer's caller waits for room. If it does, the methods
-    raise OSError (ENOSPC), and the caller sends the rejected statements again. If not, lineage is
-    not written. Gaps are written even then, because by them a reader learns that the disk was full.
+    on a full disk depends on whether the writer was opened with `wait_for_room`. If it was, the
+    methods raise OSError (ENOSPC), and the caller sends the rejected statements again. If it was
+    not, lineage is not written. Gaps are written even then, because by them a reader learns that
+    the disk was full.
     """
 
     def __init__(self, file: CatalogFile, budget: Budget, catalogue: Catalogue) -> None:

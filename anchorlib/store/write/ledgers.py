@@ -90,8 +90,9 @@ class GapLedger:
     def due(self, run_bytes: int) -> list[Gap]:
         """Return the gaps to write now, and count them as written.
 
-        These are gaps that are new or whose count has doubled; once a second also all gaps that
-        have grown, as long as the lines of gaps are a small part of the run.
+        These are gaps that are new or whose count has doubled since it was written. Once a second
+        they are all gaps that have grown, as long as the lines of gaps take at most 1/64 of the run
+        (or 1 MiB where that is more), and at most 16 MiB.
         run_bytes: the present size of the run.
         """
         now = time.monotonic()
@@ -114,8 +115,8 @@ class GapLedger:
     def _fold(self, key: int, gap: Gap, known: int) -> int:
         """Add a gap's total to the one gap that counts all gaps beyond the limits.
 
-        key: the hash of `gap`. known: its total so far, 0 for a gap that is new. Return how many
-            observations are new in its total.
+        Return how many observations are new in the total of `gap`.
+        key: the hash of `gap` (`_key`). known: the total of that gap so far; 0 for a new gap.
         """
         before = self._beyond.get(key, known)
         fresh = max(gap.count - before, 0)
@@ -159,8 +160,9 @@ def _size(gap: Gap) -> int:
 class LineageLedger:
     """Counts the bytes of lineage and header entries that were written, and how many were left out.
 
-    Lineage says what each value was computed from. nbytes: bytes of all lines with lineage or
-    header entries in the catalogue. header: the header of the attempt that writes them.
+    Lineage says what each value was computed from.
+    nbytes: bytes of all lines with lineage or header entries in the catalogue. header: the header
+    of the attempt that writes them, which may count entries left out before the attempt went on.
     """
 
     def __init__(self, nbytes: int, header: Mapping[str, Any]) -> None:

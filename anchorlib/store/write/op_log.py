@@ -42,7 +42,7 @@ class OperationFile:
         """Write those entries that the log does not have, marked with the number of the attempt.
 
         Entries for which there is no room are left out and counted. Raises OSError (ENOSPC) where
-        the disk is full and the writer's caller waits for room.
+        the disk is full and the writer was opened with `wait_for_room`.
         """
         if not entries:
             return

@@ -57,11 +57,11 @@ class FormResources:
 
 
 class Numbers:
-    """Maps a block's codes of series or phases to the rank's numbers, and remembers them.
+    """Maps codes of series (or of phases) to the rank's numbers; each code is looked up once.
 
-    All blocks that come from one writer share a table of series and phases, which only grows; a
-    code is an index into it. number_of: a function that returns the rank's number of an entry of
-    this table, or REFUSED.
+    All blocks of records that come from one writer share a table of series and one of phases, which
+    only grow; a code is an index into such a table.
+    number_of: a function that returns the rank's number of an entry of the table, or REFUSED.
     """
 
     def __init__(self, number_of: Callable[[Any], int]) -> None:

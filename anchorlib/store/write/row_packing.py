@@ -54,9 +54,10 @@ class Packer:
         self.order_base = 0
 
     def admit(self, block: RowBlock) -> RowBlock:
-        """Return the block without rows that cannot be stored, which the result's `misfits` list.
+        """Return the block without the rows that cannot be stored; `misfits` tells of these rows.
 
-        A row cannot be stored where its name, kind, mode, phase, dtype or shape is invalid. Raises
+        A row cannot be stored where its name, kind, mode, phase, dtype or shape is invalid. The
+        result's `misfits` are those of `block`, and one more for each such row. Raises
         StoreError where the order of a record is beyond the table's 64 bits.
         """
         if len(block) and int(block.columns["order"].max()) > _MOST_ORDER - self.order_base:
