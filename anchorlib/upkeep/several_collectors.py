@@ -110,7 +110,10 @@ class SpreadKeeper:
     ) -> int:
         """Remove all parts of a run; return the bytes freed.
 
-        known: what `standing` returned for the run a moment ago.
+        unless_after: a time in nanoseconds since the epoch; a collector refuses if its part was
+        written to after that time. With this option a part whose files are in an archive alone
+        raises OptionError.
+        known: what `standing` returned for the run a moment ago; None asks the collectors.
 
         Raises PartlyChangedError where a collector fails after others have removed their parts, or
         may have removed its part before it failed. The collectors after it are then not asked;

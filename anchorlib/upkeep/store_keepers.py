@@ -140,6 +140,7 @@ def keeper_at(store: str) -> Keeper:
 
     store: a directory, a collector's URL, or the URLs of several collectors, for which one keeper
         is returned.
+
     Raises what `locate_store` raises, and OptionError for an object store.
     """
     return _keeper(locate_store(store))
@@ -150,6 +151,7 @@ def keepers_at(store: str) -> list[Keeper]:
 
     store: a directory or a collector's URL, which give one keeper, or the URLs of several
         collectors.
+
     Raises what `locate_store` raises, and OptionError for an object store.
     """
     location = locate_store(store)

@@ -6,7 +6,7 @@
 address       URLs of collectors
 rendezvous    which of several collectors takes a rank
 credentials   certificates, keys and tokens; `secret_files`: who may read the files that hold them
-messages      frames (messages with records), statements and checksums as bytes
+messages      frames (messages with records), gaps, lineage and checksums as bytes
 outbox        the writer's side of the call Push: messages that wait until the collector has them
 frame_queue   what an outbox needs of the queue in which frames wait, and such a queue in memory
 holding       records that a writer still holds, compared with those that the collector has
@@ -16,7 +16,8 @@ versions      which versions of the protocol are accepted
 limits        what both ends agree on, and the most that a collector accepts
 v1            generated from proto/
 
-Importing this package does not import gRPC: it comes with the first name that needs it.
+Importing this package does not import gRPC: a module is imported when one of its names is first
+used, as in `wire.PushStream`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """URLs of collectors: `grpc://host:port[/run]`, or `grpcs://` for collectors that speak TLS.
 
-Several collectors that share the ranks of a run stand in one URL: `grpcs://a:50051,b:50051[/run]`.
+One URL names several collectors that share the ranks of a run: `grpcs://a:50051,b:50051[/run]`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Address:
 
     @property
     def target(self) -> str:
-        """`host:port`, as gRPC and people write it."""
+        """The address as `host:port`; an IPv6 host is in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
@@ -77,7 +77,9 @@ def parse_address(text: str) -> Address:
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
-    """Parse a URL that names one or several collectors; each result has the run at the URL's end.
+    """Parse a URL that names one or several collectors; return an Address for each of them.
+
+    The run at the URL's end, if there is one, is the `run` of each Address.
 
     Raises what `parse_address` raises, and OptionError if a collector is named twice.
     """
@@ -116,7 +118,10 @@ def _check_list(text: str, rest: str) -> None:
 
 
 def list_text(collectors: Sequence[Address]) -> str:
-    """Return the URL that names `collectors`, sorted, so that their order does not change it."""
+    """Return the URL that names all `collectors`, without a run.
+
+    The URL lists them sorted, so that the order in which they are given does not change it.
+    """
     scheme = "grpcs" if collectors[0].tls else "grpc"
     return f"{scheme}://{','.join(sorted(one.target for one in collectors))}"
 

@@ -1,7 +1,7 @@
 """The queue of frames (messages with records) that wait until a collector has them.
 
-`Frames` is what an outbox needs of such a queue. `MemoryFrames` is the queue of a writer without a
-spool; that of a spool, most of whose frames are on disk, is `anchorlib.spool.spooled_frames`.
+`Frames` is what an outbox needs of such a queue. `MemoryFrames` keeps all frames in memory. A
+writer that has a spool, a queue on its disk, uses `anchorlib.spool.spooled_frames` instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Frames(Protocol):
 
     @property
     def end(self) -> int:
-        """The number after that of the last record in any frame so far."""
+        """The number that the next record gets: one more than that of the last record appended."""
 
     @property
     def damage(self) -> Sequence[Gap]:
@@ -39,10 +39,10 @@ class Frames(Protocol):
         """Forget which frames were sent, as a new stream begins."""
 
     def held(self, start: int) -> Iterable[HeldRows]:
-        """Return the table rows of each kept frame that ends behind record `start`, sent or not.
+        """Return the table rows of each kept frame with records from number `start` on.
 
-        The first frame may begin before `start`. A frame with a later part of a large record has no
-        rows, and is left out.
+        Frames count whether they were sent or not. The first frame may begin before `start`. A
+        frame with a later fragment of a large record has no rows, and is left out.
         """
 
     def first(self) -> Encoded | None:
@@ -65,7 +65,11 @@ class Frames(Protocol):
 
 
 class MemoryFrames:
-    """The `Frames` of a writer without a spool: they wait in this process's memory."""
+    """A queue of frames in this process's memory, for a writer without a spool (queue on disk).
+
+    end: the number of the first record. definitions: messages that define what the frames' rows
+        refer to, as `Encoder.definitions` collects them.
+    """
 
     damage: Sequence[Gap] = ()
 
@@ -88,10 +92,10 @@ class MemoryFrames:
         self._sent.clear()
 
     def held(self, start: int) -> Iterator[HeldRows]:
-        """Yield the table rows of each kept frame that ends behind record `start`, sent or not.
+        """Yield the table rows of each kept frame with records from number `start` on.
 
-        The first frame may begin before `start`. A frame with a later part of a large record has no
-        rows, and is left out.
+        Frames count whether they were sent or not. The first frame may begin before `start`. A
+        frame with a later fragment of a large record has no rows, and is left out.
         """
         for frame in (*self._sent, *self._unsent):
             if frame.end > start:

@@ -57,9 +57,9 @@ class HeldRows(NamedTuple):
 
 
 class StoredStretch(NamedTuple):
-    """Records `first` … `end` - 1 of a writer, which the store has as attempt number `attempt`.
+    """Records `first` … `end` - 1 of a writer, which the store has in attempt number `attempt`.
 
-    An attempt is one recording of a rank.
+    An attempt is one recording of a rank; its first record is the writer's record `first`.
     """
 
     attempt: int

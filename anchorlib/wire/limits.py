@@ -2,21 +2,20 @@
 
 Each bound is checked before memory is allocated for what it bounds. The bounds of a client:
 
-    one message                      MESSAGE_BYTES     gRPC refuses more, also of an unpacked one
+    one message                      MESSAGE_BYTES, also when it is unpacked; gRPC refuses more
     one text, dims, elements         TEXT_BYTES, MAX_DIMS, MAX_ELEMENTS
     one record                       RECORD_BYTES
     one stream: definitions          TABLE_ENTRIES, DEFINED_BYTES
     one Confirm                      CONFIRMED_RECORDS
-    one stream: read ahead           AHEAD_BYTES, all together AHEAD_SHARE of the memory
+    one stream: read ahead           AHEAD_BYTES; of all streams AHEAD_SHARE of the memory
     all streams: unfinished records  UNFINISHED_SHARE of the machine's memory
-    streams, calls                   STREAMS (`--max-streams`), and as many calls as wait in line
+    streams, calls                   STREAMS (`--max-streams`), and a fixed number of other calls
     silence                          HANDSHAKE_SECONDS, HELLO_SECONDS, STALL_SECONDS, IDLE_SECONDS,
                                      REST_SECONDS (`--idle-timeout`), unanswered pings
-    bytes a second, runs             `--max-rate`, `--max-runs`; of a token in its access file
-    one run on disk                  `--max-run-size`, `--max-run-inodes`; of a rank `max_bytes`;
-                                     and always all but a twentieth of the file system's bytes and
-                                     inodes
-    statements of a rank             see `anchorlib.store.write.ledgers`
+    bytes a second, runs             `--max-rate`, `--max-runs`; for a token in the access file
+    one run on disk                  `--max-run-size`, `--max-run-inodes`; for a rank `max_bytes`;
+                                     a twentieth of the file system's bytes and inodes stays free
+    gaps and lineage of a rank       see `anchorlib.store.write.ledgers`
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ class Outbox:
     definitions: serialised PushRequests that each stream sends before the frames that need them;
         None takes those of the encoder.
     lineage: the list to which lineage messages are added; None makes a list.
-    may_lag: whether the collector may have more records than `frames`: a spool loses its last
-        records when the machine loses power, although they were sent before.
+    may_lag: whether the collector may have more records than `frames`: a spool (queue on disk)
+        loses its last records when the machine loses power, although they were sent before.
     earlier: attempts in the store that hold records which this writer sent before; these records
         have negative numbers, up to -1.
     attempt: the number of the attempt that the collector has to resume; None allows any.
@@ -118,10 +118,10 @@ class Outbox:
         self._frames.append(frame)
 
     def gap(self, gaps: Iterable[Gap]) -> None:
-        """Queue gap statements to be sent.
+        """Queue gaps (counts of observations that were not recorded) to be sent.
 
-        Their counts are totals since the session's start, so a statement replaces the earlier one
-        of its series and reason.
+        Each count is a total since the writer began to record, so that a gap replaces the earlier
+        gap of the same series and reason.
         """
         stated = {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in gaps}
         self._gaps |= stated
@@ -160,7 +160,7 @@ class Outbox:
         return last + 1
 
     def close(self) -> None:
-        """Queue the message that the session is over; it is sent after everything else."""
+        """Queue the message Close, which closes the rank; it is sent after everything else."""
         self._closing = True
 
     def drop(self) -> None:
@@ -376,5 +376,5 @@ def gap_requests(gaps: Iterable[Gap]) -> Iterator[bytes]:
 
 
 def close_request() -> bytes:
-    """Return the serialised PushRequest which says that the session is over."""
+    """Return the serialised message Close, by which a writer closes its rank."""
     return sealed(PushRequest(close=Close()))

@@ -1,10 +1,11 @@
-"""Chooses which of several collectors records a rank, and which the next if that one is away.
+"""Chooses which of several collectors records a rank, and to which the rank moves if it is away.
 
     by_hash((a, b, c), "run1", 3)  ─▶ (c, a, b)      rank 3 begins at c, and goes on at a
 
 Each collector is weighted by a hash of its address, the run's name and the rank (rendezvous
 hashing). So the order in which collectors are listed does not matter, and no service has to assign
-ranks. If a collector is added or removed, only the ranks that it gets or had move.
+ranks. If a collector is added, only the ranks that it gets move; if one is removed, only the ranks
+that it had.
 """
 
 from __future__ import annotations
@@ -66,13 +67,13 @@ def failover_seconds(environ: Mapping[str, str] = os.environ) -> float:
 
 
 class Route:
-    """The collectors of one rank in the order in which it tries them, and which it is at now.
+    """The collectors of one rank, in the order in which the rank tries them, and the present one.
 
     seconds: how long a collector may stay away before the rank moves to the next. None means as
         long as ANCHOR_FAILOVER_SECONDS says, or for ever if there is only one collector.
 
-    order: the collectors. part: the index in `order` of the one that the rank is at now.
-    has_moved: whether the rank was at another collector before.
+    order: the collectors. part: the index in `order` of the collector that gets the rank's records
+        now. has_moved: whether the rank has moved from one collector to another so far.
     """
 
     def __init__(

@@ -12,10 +12,11 @@ __all__ = ["check_private"]
 
 
 def check_private(file: Path) -> None:
-    """Raise OptionError if others than its owner have rights to `file`, OSError if it is missing.
+    """Raise OptionError if the mode of `file` lets others use it, OSError if it is missing.
 
-    A file of another owner may be readable by its group: a secret that belongs to root and is
-    mounted for a service could not be read by the service's user otherwise.
+    Only its owner may have rights to a file of this process's user. A file of another user may also
+    be readable by its group: otherwise a service could not read a secret that belongs to root and
+    is mounted for the service.
     """
     status = file.stat()
     own = status.st_uid == os.geteuid()

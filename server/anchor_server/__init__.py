@@ -7,7 +7,7 @@
 A stream is one Push call, by which a trainer sends the records of one rank of one run.
 
 collector          a collector: its start, its stop, and the parts that it connects
-grpc_server        its gRPC server: what bounds the clients, and the port
+grpc_server        the collector's gRPC server: the limits for its clients, and the port
 push_service       the Push service: which streams are accepted, and when they are answered
 stream             serves the requests of one stream after Hello, its first message
 stalled_clients    ends streams whose client does not read the answers

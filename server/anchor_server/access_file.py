@@ -95,10 +95,11 @@ class AccessFile:
             self._on_change(self.read())
 
     def _has_changed(self) -> bool:
-        """Returns whether the file has changed since it was read, and not since the previous call.
+        """Returns whether the file was changed after it was read, and the change is complete.
 
-        A file that changed since the previous call may be incomplete: someone is writing it.
-        A missing file counts as changed: reading it then logs the error once.
+        A change counts as complete when the file is the same at this call and the previous one:
+        until then someone may be writing it. A file that is missing now and was read before counts
+        as changed: reading it then logs the error once.
         """
         now = self._signature()
         before, self._seen = self._seen, now

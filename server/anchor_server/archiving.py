@@ -1,8 +1,8 @@
 """Moves closed runs of a collector to an archive, in the background.
 
-A run is archived when all of its sessions have closed and no record was written to it for a while.
-A session that went on at another collector is marked closed there: the part that it left here is
-archived once the closing part is in the archive.
+A run is archived when its trainers have closed all of its ranks and no record was written to it for
+a while. A rank whose trainer went on at another collector is closed there: the part of the rank
+that is left here is archived once the part that was closed is in the archive.
 A run whose archiving fails is tried again after pauses that double. All this is done in a thread of
 its own, so that streams and readers do not wait for it.
 """
@@ -67,9 +67,9 @@ class Archiving:
 
 @dataclass(slots=True)
 class _Pause:
-    """A pause before a retry: twice as long as the pause before, up to a longest one.
+    """A pause before a retry: twice as long as the pause before, at most `_LONGEST_PAUSE`.
 
-    until: when the pause ends, as `time.monotonic()` counts. seconds: how long it is.
+    until: when the pause ends, as `time.monotonic()` counts. seconds: how long it is; 0 at first.
     """
 
     until: float = 0.0
@@ -173,15 +173,17 @@ class Archiver:
         return quiet >= self._how.after and self._has_ended(run, parts, shelf)
 
     def _has_ended(self, run: str, parts: Sequence[RankReader], shelf: Shelf) -> bool:
-        """Returns whether this collector should archive what it holds of the run.
+        """Returns whether this collector should archive its parts of the run's ranks now.
 
-        parts: what this collector holds of the run's ranks. The result is True if all these parts
-        are closed. If other collectors hold parts of the run too, it is True as soon as one rank
-        has closed in all its parts, here and in the archive: another collector may be waiting for
-        this collector's part of that rank. The archive is asked about that now and then; between
-        two questions the result is False. It is True as well in the pause after archiving the run
-        has failed, and where the parts in the archive are damaged. Raises CollectorError where the
-        archive does not answer.
+        True where all these parts are closed. Where other collectors hold parts of the run too,
+        also True as soon as one rank was closed, here or elsewhere: another collector may be
+        waiting for this collector's part of that rank. The archive, which shows what was closed
+        elsewhere, is asked after pauses that double; during a pause the result is False. True as
+        well while the run waits for a new try because archiving it failed, and where the parts in
+        the archive are damaged.
+
+        parts: the parts that this collector holds. Raises CollectorError where the archive does
+        not answer.
         """
         if all(one.catalogue.state == "closed" for one in parts):
             return True

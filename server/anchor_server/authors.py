@@ -1,7 +1,7 @@
 """Checks whether a token may write to a run, or create one more.
 
-A run notes the token that made it. That token may go on writing to the run, and tokens that have
-the right to replace runs.
+A run notes the token that made it. Only that token, and tokens that have the right to replace runs,
+may go on writing to the run.
 """
 
 from __future__ import annotations

@@ -20,9 +20,10 @@ _RANKS: Final = 256  # most jobs have fewer ranks: room for these needs no warni
 
 
 def allow_files(streams: int) -> None:
-    """Raises the soft limit of open files to what so many streams need, or as far as is allowed.
+    """Raises the soft limit of open files to the number that `streams` streams need.
 
-    Logs a warning where the limit stays too low, unless it suffices for 256 streams.
+    A stream is one Push call of a trainer. Where the hard limit is lower, raises the soft limit to
+    the hard limit, and logs a warning if that suffices neither for `streams` nor for 256 streams.
     """
     wanted = streams * _A_STREAM + _VALUES + _OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -73,9 +73,11 @@ class Inbox:
     def batches(self, patience: Callable[[], Patience]) -> Iterator[list[bytes]]:
         """Yields batches of the requests that have arrived, until the stream ends.
 
-        A batch has at most 8 requests. patience: called before each batch; returns how long the
-        client may send nothing now. Raises a Refusal where nothing came for longer, or, once all
-        arrived requests were yielded, where `end` was called.
+        A batch has at most 8 requests. Raises a Refusal where the client has sent nothing for too
+        long. Where `end` was called, raises the Refusal that `end` was given, after all requests
+        that have arrived were yielded.
+
+        patience: called before each batch; returns how long the client may send nothing then.
         """
         while batch := self._take(patience(), _BATCH):
             yield batch

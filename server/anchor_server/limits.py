@@ -135,15 +135,16 @@ class SharedRate:
     def check(self, name: str) -> None:
         """Raises a Refusal where a stream of the token `name` may not begin now.
 
-        That is so where all tokens together, and this token beyond its share, sent too much before.
-        From this call on the token counts as one that sends.
+        That is so where all tokens together have sent more than the rate allows, and this token has
+        sent more than its share. From this call on the token counts as one that sends.
         """
         self._ask(self._meter.check, name)
 
     def spend(self, name: str, nbytes: int) -> None:
         """Counts bytes that arrived from the token `name`.
 
-        Raises a Refusal where all tokens together, and this token beyond its share, send too much.
+        Raises a Refusal where all tokens together have sent more than the rate allows, and this
+        token has sent more than its share.
         """
         self._ask(lambda whose, rate: self._meter.spend(whose, rate, nbytes), name)
 

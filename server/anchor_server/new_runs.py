@@ -1,7 +1,7 @@
 """Lets only one stream at a time create a run: a second stream of the same run waits.
 
-The second stream then finds the run with the name of its maker's token in it, and is checked
-against that name.
+The run notes the name of the token that made it. So when the second stream goes on, its token is
+checked against that name.
 
 with creation.of("run1", maker, check):
     Writer.open(…)      streams of other runs need not wait for this

@@ -253,8 +253,9 @@ class PushService:
     def _spend(self, grant: Grant, nbytes: int) -> None:
         """Counts received bytes for the rate limits of the token and of the whole collector.
 
-        Raises a Refusal where the token's streams sent more than its rate allows, or where all
-        streams together sent too much and this token more than its share.
+        Raises a Refusal where the token's streams sent more than the token's rate allows, or where
+        all streams together sent more than the collector's rate allows and this token sent more
+        than its share of that rate.
         """
         try:
             self._meter.spend(_all_of(grant), grant.limits.rate, nbytes)

@@ -65,7 +65,7 @@ class HeldRank:
         return self.writer.committed
 
     def close(self) -> None:
-        """Marks the rank in the store as closed, because its session has ended, and unlocks it."""
+        """Marks the rank in the store as closed, as its trainer has asked, and unlocks it."""
         self.closed = True
         self.writer.close()
 
@@ -257,8 +257,8 @@ class RankHolders:
 def _part(hello: Hello) -> Part | None:
     """Returns which part of the rank this collector stores; None where it stores the whole rank.
 
-    A rank has several parts where its session went on at another collector. Raises OptionError for
-    a part that no rank can have.
+    A rank has several parts where its trainer went on at another collector. Raises OptionError for
+    a part whose number, or whose first record's number, is too large.
     """
     if not hello.HasField("part"):
         return None

@@ -61,7 +61,7 @@ class Caller:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The caller's machine, and its token and run: they stay when the caller connects again."""
+        """The caller's machine, and its token and run: a caller that connects again keeps them."""
         return self.peer.rpartition(":")[0], f"{self.identity} {self.run}"
 
 
@@ -104,9 +104,9 @@ class RefusalCounts:
         )
 
     def passed(self, caller: Caller) -> None:
-        """Forgets refusals of this caller that are over a minute old, since its records are taken.
+        """Forgets the caller's refusals that are over a minute old, after records were accepted.
 
-        So the next refusal is logged as a warning again.
+        So the next refusal of the same kind is logged as a warning again.
         """
         if caller.key not in self._said:
             return

@@ -127,9 +127,9 @@ def _address(wanted: Intended) -> Iterator[str]:
 
 
 def _ports(wanted: Intended) -> Iterator[str]:
-    """Yields why a port cannot be bound, of the collector's port and the port for metrics.
+    """Yields a sentence for each port that cannot be bound: the collector's, and that for metrics.
 
-    Both are bound at once, so that it is noticed where both settings name the same port.
+    Both are bound at the same time, so that settings which name the same port twice are noticed.
     """
     with ExitStack() as held:
         if (address := host_and_port(wanted.bind)) is not None:

@@ -86,8 +86,9 @@ class Tally:
     dropped: observations that a client, or the store for want of room, left out, by reason.
     roster: the open streams, with their rates. streams: how many are open.
     archive: the archiver's counters; None for a collector that archives nothing.
-    commits: for each bucket of `SECONDS`, and for longer commits, how many there were.
-    commit_seconds: the time that all commits took together.
+    commits: for each entry of `SECONDS`, how many commits took at most that time and longer than
+    the entry before; the last number counts all longer commits.
+    commit_seconds: the seconds that all commits took together.
     """
 
     def __init__(self) -> None:

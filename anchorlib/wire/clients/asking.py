@@ -52,7 +52,9 @@ class QuestionChannel:
         again: whether to ask again if the answer was damaged on the way; only for a question that
             changes nothing at the collector.
 
-        Raises NotThereError, StoreError for a damaged store at the collector, CollectorError.
+        Raises NotThereError for a run or file that the collector does not have, StoreError for a
+        damaged store at the collector, CollectorError if the collector refuses for another reason
+        or cannot be reached, or if its answer was damaged on the way.
         """
         self._check_process()
         question = sealed(request)
@@ -86,9 +88,9 @@ class QuestionChannel:
             raise Failure(Kind.HERE, sentence).error()
 
     def _refuse(self, error: grpc.RpcError) -> None:
-        """Raise the error by which `ask` tells its caller that the collector refused or failed.
+        """Raise the error that `ask` raises for a call that ended with gRPC's `error`.
 
-        Raises nothing if the question was damaged on the way, so that it may be asked again.
+        Raises nothing if the question was damaged on the way: then `ask` may ask it again.
         """
         fault = failure(self.address, error)
         if fault.kind is Kind.MISSING:

@@ -14,8 +14,9 @@ __all__ = ["ask_health"]
 def ask_health(address: Address, *, timeout: float = 5.0) -> tuple[str, float]:
     """Return a collector's state ("SERVING", "NOT_SERVING"), and how many seconds a call takes.
 
-    A first call connects; only the second one is timed. The credentials are those in the
-    environment variables. Raises CollectorError, OptionError.
+    A first call connects; only the second call is timed. Each takes at most `timeout` seconds.
+    The credentials are those in the environment variables. Raises CollectorError if the collector
+    does not answer or refuses, OptionError for credentials that cannot or must not be shown to it.
     """
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 

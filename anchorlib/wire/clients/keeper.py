@@ -36,6 +36,9 @@ R = TypeVar("R", bound=Message)
 class KeeperClient:
     """Calls the collector's service Keeper; may be used by several threads.
 
+    The methods raise CollectorError if the collector refuses or cannot be reached, StoreError if
+    the collector finds that a stored run is damaged.
+
     address: an Address or a URL; a run in it is ignored.
     credentials: None takes those that the environment variables describe.
     """
@@ -75,12 +78,12 @@ class KeeperClient:
         return reply.bytes, reply.written
 
     def standing(self, run: str) -> MeasureReply:
-        """Return a run's size, whether it is being written, and why it could not be changed.
+        """Return a run's size, whether it is being written, and whether it may be changed.
 
-        The field `stays` of the reply says why the run would be neither removed nor renamed: "" if
-        the collector knows no reason, or is too old to say. The field `alone` says whether the
-        run's files are only in the collector's archive. Raises RunNotFoundError, CollectorError,
-        StoreError.
+        The field `stays` of the reply says why the collector would neither remove nor rename the
+        run: "" if it knows no reason, or if its version is too old to say. The field `alone` says
+        whether the run's files are only in the collector's archive. Raises RunNotFoundError,
+        CollectorError, StoreError.
         """
         return self._ask("Measure", MeasureRequest(run=run), MeasureReply, run, again=True)
 
@@ -88,7 +91,8 @@ class KeeperClient:
         """Remove a run, and return how many bytes of disk this freed.
 
         unless_after: a time in nanoseconds since the epoch. If the run was written to after this
-            time, it is kept and CollectorError is raised.
+            time, the run is kept and CollectorError is raised.
+
         Raises RunNotFoundError, CollectorError, StoreError.
         """
         request = RemoveRequest(run=run, unless_after_ns=unless_after)

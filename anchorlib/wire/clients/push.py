@@ -32,9 +32,9 @@ class PushStream:
     """One stream, which sends the messages of `outbox` until the collector has closed the run.
 
     hello: the message that opens the stream; it says who writes which rank of which run.
-    changed: guards the outbox. It is notified after every reply; whoever changes the outbox has to
-        notify it too.
-    patience: how many seconds a reply may take, at most ANSWER_SECONDS.
+    changed: the condition variable whose lock guards the outbox. The stream notifies it after every
+        reply; whoever changes the outbox has to notify it too.
+    patience: how many seconds a reply may take before the stream is ended; ANSWER_SECONDS at most.
 
     silent: whether the stream was ended because a reply that was due did not come.
     answered_at: when the last reply came, by the monotonic clock; None before the first.
@@ -91,9 +91,10 @@ class PushStream:
             watch.join()
 
     def _known(self, reply: PushReply) -> PushReply:
-        """Return `reply`; raise FrameError if the collector is too old to share a rank with others.
+        """Return `reply`; raise FrameError if the collector is too old to store a part of a rank.
 
-        A rank that several collectors record has a part at each, which older versions do not know.
+        A rank that several collectors record has a part at each of them. Older versions know no
+        parts, as their Resume message shows.
         """
         knows = not reply.HasField("resume") or reply.resume.HasField("first")
         if self._hello.HasField("part") and not knows:
@@ -138,8 +139,8 @@ class PushStream:
     def _requests(self, hello: bytes) -> Iterator[bytes]:
         """Yield the messages to send: `hello` first, then those of the outbox.
 
-        gRPC iterates over them on a thread of its own, which ends only when the iterator does; the
-        event `_ended` says when.
+        gRPC runs this iterator on a thread of its own, which ends only when the iterator ends. The
+        event `_ended` is set at that moment.
         """
         try:
             yield hello

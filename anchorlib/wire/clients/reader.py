@@ -37,9 +37,12 @@ class ReaderClient:
         self._calls = read_calls(self._line.channel)
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Return the bytes of file `key` from `start` on, at most `length`; None if it is missing.
+        """Return bytes of the file `key`; None if there is no such file.
 
-        A range beyond the file's end is cut there. Raises CollectorError, and StoreError if `key`
+        start: the offset of the first byte. length: the most bytes to return; None reads to the
+        file's end. A range is cut at the file's end: one that begins there or later gives b"".
+
+        Raises CollectorError if the collector refuses or cannot be reached, and StoreError if `key`
         is no regular file (a link, a pipe), which a collector does not read.
         """
         if length == 0:

@@ -92,7 +92,10 @@ _HUNG_UP: Final = {
 
 
 def _cause(details: str) -> str:
-    """Return why nobody answers, in plain words, or gRPC's `details` if no plain ones are known."""
+    """Return in a few words why the collector does not answer.
+
+    details: gRPC's own words on the failure; returned as they are if they give no known reason.
+    """
     for sign, words in (
         ("Connection refused", "connection refused"),
         ("DNS resolution failed", "its name is unknown"),

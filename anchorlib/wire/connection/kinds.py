@@ -1,9 +1,9 @@
 """The kinds of failure that calls to a collector end with.
 
 A collector sends the kind of every refusal in the call's trailing metadata, under `KIND_KEY`. A
-client decides by the kind what it does about a failure; the words are for people. A failure without
-a kind comes from gRPC itself, from the line, or from another server: its kind is that of its status
-code.
+client decides by the kind what it does about a failure; the text of the error is for people. A
+failure that comes with no kind was caused by gRPC itself, by the network, or by a server that is no
+collector: then the gRPC status code decides its kind.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ KIND_KEY: Final = "anchor-kind"
 
 
 class Kind(StrEnum):
-    """The kinds of failure. Other versions of anchorlib know the values, so none ever changes."""
+    """The kinds of failure; a value is the text by which a collector names the kind to a client.
+
+    Other versions of anchorlib know these texts, so that none of them ever changes.
+    """
 
     # A collector that refuses for good.
     EXISTS = "exists"  # this rank of the run was recorded before
@@ -59,22 +62,25 @@ class Kind(StrEnum):
 
     @property
     def permanent(self) -> bool:
-        """Whether trying again would fail in the same way."""
+        """Whether the same call is expected to fail again, in the same way."""
         return self in _PERMANENT
 
     @property
     def passing(self) -> bool:
-        """Whether trying again may succeed, however often the failure has come."""
+        """Whether the cause may end, so that a client tries again any number of times.
+
+        Kinds that are neither permanent nor passing are tried again a few times.
+        """
         return self in _PASSING
 
     @property
     def remote(self) -> bool:
-        """Whether the collector, or the line to it, caused the failure, not this process."""
+        """Whether the collector or the network caused the failure, and not this process."""
         return self is not Kind.HERE
 
     @property
     def full(self) -> bool:
-        """Whether the collector accepts no records just now, so that trying at once is in vain."""
+        """Whether the collector accepts no records now, so that a client tries again less often."""
         return self in _FULL
 
 

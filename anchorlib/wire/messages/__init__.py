@@ -1,4 +1,4 @@
-"""Messages as bytes: frames of records, statements beside them, and the checksum of each message.
+"""Messages as bytes: frames of records, gaps and lineage, and the checksum of each message.
 
 A frame is a message with a number of records: their rows, and their values as its payload.
 
@@ -6,8 +6,8 @@ framing      a frame as bytes; its payload is neither copied into the message no
 encoder      makes frames of blocks of records
 decoder      makes blocks of records of frames, and checks everything in them
 row_columns  the rows of a frame as columns
-numbering    frames that are finished, read and given other record numbers
-gaps         gap statements
+numbering    reads a finished frame and changes the numbers of its records
+gaps         how many observations were not recorded, and why
 lineage      what values were computed from, entries of headers, and traced operations
 texts        names, kinds, modes, phases and reasons, checked
 checksum     the checksum that ends each message: a flipped bit on the wire is found here

@@ -37,12 +37,16 @@ class GarbledError(AnchorError, ValueError):
 
 
 def sealed(message: Message, seed: int = 0) -> bytes:
-    """Serialise `message` and append its checksum."""
+    """Serialise `message` and append its checksum.
+
+    seed: for an answer of the services Reader and Keeper the checksum of its question, which
+        `check_of` returns; else 0.
+    """
     return sealed_bytes(message.SerializeToString(), seed)
 
 
 def sealed_bytes(body: bytes, seed: int = 0) -> bytes:
-    """Return the serialised message `body` with its checksum appended."""
+    """Return the serialised message `body` with its checksum appended; `seed` as in `sealed`."""
     return body + seal(xxhash.xxh3_64_intdigest(body, seed))
 
 
@@ -52,7 +56,10 @@ def seal(check: int) -> bytes:
 
 
 def check_seal(message: bytes, seed: int = 0) -> None:
-    """Raise GarbledError if the message does not fit the checksum at its end."""
+    """Raise GarbledError if the message does not fit the checksum at its end.
+
+    seed: what the sender passed to `sealed` as seed.
+    """
     at = len(message) - SEAL_BYTES
     body = memoryview(message)[: max(at, 0)]
     if at < 0 or message[at:] != seal(xxhash.xxh3_64_intdigest(body, seed)):

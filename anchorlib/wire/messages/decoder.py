@@ -105,10 +105,12 @@ class Decoder:
     def block(self, frame: Framed) -> RowBlock | None:
         """Return the records that a message with records completes; None if it completes none.
 
-        It completes none if it has a part of a large record whose rest is still to come. The values
-        of the block are views of the message, or of the memory in which a large record's parts were
-        put together. Raises FrameError for a malformed frame, GarbledError for values that do not
-        fit their digest, MemoryError for a record that is larger than the free memory.
+        It completes none if it has a fragment of a large record of which others are still to come.
+        The values of the block are views of the message, or of the memory in which the fragments of
+        a large record were put together.
+
+        Raises FrameError for a malformed frame, GarbledError for values that do not fit their
+        digest, MemoryError for a record that is larger than the free memory.
         """
         head, payload = frame
         if not head.HasField("fragment"):

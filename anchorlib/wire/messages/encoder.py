@@ -128,7 +128,7 @@ class Encoder:
         return self._encoded(join(head.SerializeToString(), part.values()))
 
     def _fragments(self, part: RowBlock) -> Iterator[Encoded]:
-        """Yield the frames of one large record, each with a part of its values.
+        """Yield the frames of one large record, each with a fragment (a part) of its values.
 
         The record's row is in the first frame alone.
         """
@@ -153,9 +153,10 @@ class Encoder:
             self._new, self._new_bytes = Define(), 0
 
     def _number(self, table: dict[K, int], key: K, define: Callable[[K], int]) -> int:
-        """Return the number of `key` in `table`; a new key is added, and defined for streams.
+        """Return the number of `key` in `table`; a key that is missing gets the next number.
 
-        define: adds the key to the next definition message, and returns the bytes that it takes.
+        define: called with a missing key; adds its definition to the next definition message, and
+            returns how many bytes that takes.
         """
         number = table.get(key)
         if number is None:
@@ -180,7 +181,10 @@ class Encoder:
         return len(phase.encode()) + 8
 
     def _columns(self, part: RowBlock) -> Columns:
-        """Return the columns of a message with records; all-default columns are left empty."""
+        """Return the rows of `part` as the columns of a message with records.
+
+        A column that has a default is left empty where all its entries have the default's value.
+        """
         columns, tables = part.columns, part.tables
         numbered = self._numbered
         return Columns(
@@ -206,7 +210,7 @@ class Encoder:
     ) -> list[int]:
         """Convert a column of indices into the block's `table` to indices into the encoder's table.
 
-        define: adds an entry that is new to the next definition message.
+        define: as in `_number`; called with each entry that the encoder's table does not have yet.
         """
         used, places = np.unique(columns[name], return_inverse=True)
         known = self._known[name]
@@ -221,5 +225,8 @@ def frame_weights(block: RowBlock) -> Array:
 
 
 def _unless(column: Array, default: float) -> list[Any] | None:
-    """Return the column as a list; None, so that none is sent, if every entry is the default."""
+    """Return the column as a list, or None if every entry is `default`.
+
+    With None the message leaves the column empty.
+    """
     return None if (column == default).all() else column.tolist()

@@ -73,7 +73,10 @@ def split(message: bytes) -> tuple[bytes, memoryview] | None:
 
 
 def _skip(message: bytes, at: int) -> int:
-    """Return the offset behind the field at `at`; the message's end if it is no field of a head."""
+    """Return the offset at which the protobuf field that begins at offset `at` ends.
+
+    Returns the message's end for a field of a wire type that the head of a frame does not have.
+    """
     wire_type = message[at] & 7
     if wire_type == 0:
         return _read_varint(message, at + 1)[1]

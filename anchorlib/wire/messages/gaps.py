@@ -1,6 +1,6 @@
-"""Writes messages with gap statements, and reads and checks them.
+"""Writes messages with gaps, and reads and checks them.
 
-A gap statement says how many observations of a series were not recorded, and why.
+A gap says how many observations of a series were not recorded, and why.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def read_gaps(message: Gaps) -> list[Gap]:
 
 
 def _series(gap: WireGap) -> tuple[str, str, str]:
-    """Check and return (name, kind, mode) of a gap, a count of what was not recorded.
+    """Return (name, kind, mode) of the series that a gap is about, after they were checked.
 
-    The mode may be "": the observations were skipped before any mode was asked.
-    Raises InvalidNameError, ModeError.
+    A mode "" is valid: the observations were skipped before their mode was known. Raises
+    InvalidNameError for an invalid name or kind, ModeError for an invalid mode.
     """
     name, kind, _ = check_series(gap.name, gap.kind, gap.mode or str(All()))
     return name, kind, gap.mode

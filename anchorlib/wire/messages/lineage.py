@@ -35,8 +35,8 @@ _MESSAGE_BYTES = 1 << 19  # of the statements in one message; a larger statement
 def lineage_messages(edges: Iterable[Edges]) -> Iterator[Lineage]:
     """Yield messages that state lineage: from which tensors and operations values were computed.
 
-    edges: the lineage of one value each. A message has at most half a MiB, unless the lineage of a
-    single value is larger.
+    edges: each item is the lineage of one value. A message has at most half a MiB, unless the
+    lineage of a single value is larger.
     """
     message, size = Lineage(), 0
     for one in edges:

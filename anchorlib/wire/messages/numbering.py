@@ -1,6 +1,7 @@
 """Reads finished frames and changes their record numbers, for a spool that has lost records.
 
-A collector accepts no gaps in the numbers, so records after lost ones are sent under lower numbers.
+A spool is a writer's queue of frames on disk. A collector accepts no missing numbers, so records
+after lost ones are sent under lower numbers.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def first_of(message: bytes) -> tuple[int, int, TableSizes, int]:
     """Return (first record's number, offset, definitions needed, step) of a message with records.
 
     The offset is the place of the message's values in those of their record: above 0 for later
-    fragments of a large record, which need no definitions. The step is the lowest of all rows; 0
-    without rows. Raises FrameError if `message` carries no records.
+    fragments of a large record, which need no definitions. The step is the lowest step of all
+    rows; 0 without rows. Raises FrameError if `message` carries no records.
     """
     head = kept_frame(message).head
     columns = head.columns

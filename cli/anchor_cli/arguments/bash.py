@@ -122,10 +122,12 @@ def _together(raw: Sequence[str]) -> list[list[int]]:
 def _ordered(before: Sequence[str], unfinished: str, after: Sequence[str]) -> list[str]:
     """Puts the words behind the cursor in front of the unfinished word.
 
-    before, after: the words before and behind it. Returns program and command, then the words
-        behind the cursor, then the other words before it; the unfinished word is left out. If the
-        unfinished word is an argument, arguments behind the cursor are left out, up to the first
-        option.
+    Returns the first two words (program and command), then the words behind the cursor, then the
+    other words before it. The unfinished word itself is left out. Where it is an argument, the
+    words behind the cursor up to the first option are left out too: they are arguments, which would
+    be taken for the unfinished one.
+
+    before, after: the words before and behind the unfinished word.
     """
     if len(before) < 2:
         return [*before]

@@ -1,7 +1,8 @@
 """Shell completion of names of runs, selectors, modes and phases.
 
 A shell completes while a person types. So where the store, the run or the collector is missing, no
-completion is offered and no error is printed. Where one does not answer, this takes two seconds.
+completion is offered and no error is printed. A store or collector that does not answer is given up
+after two seconds.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class _NamedRun:
     def run(self) -> str:
         """The run that the line names, else the only run of the store.
 
-        Raises ValueError where it names none and the store has not exactly one.
+        Raises ValueError where the line names no run and the store does not have exactly one run.
         """
         if self._given:
             return self._given

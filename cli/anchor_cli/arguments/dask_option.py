@@ -17,10 +17,10 @@ __all__ = ["spread_over"]
 def spread_over(address: str | None) -> Iterator[Over]:
     """A context that yields the map function by which a command computes its answer.
 
-    address: of a dask scheduler, whose workers then make the calls. None yields Python's `map`.
-    The first call of the map function connects to the cluster: before that a command opens its
-    runs, so that a wrong name is reported at once. Raises MissingExtraError, OptionError; the map
-    function of the cluster also raises ClusterError.
+    address: the address of a dask scheduler, whose workers then make the calls. None yields
+    Python's `map`. The first call of the map function connects to the cluster: before that a
+    command opens its runs, so that a wrong name is reported at once. Raises MissingExtraError,
+    OptionError; the map function of the cluster also raises ClusterError.
     """
     if address is None:
         yield map
@@ -34,7 +34,7 @@ def spread_over(address: str | None) -> Iterator[Over]:
 class _Late:
     """The map function of a dask cluster, which connects to the cluster at its first call.
 
-    held: the stack of the context `spread_over`; it closes the connection when that ends.
+    held: the exit stack of `spread_over`, which closes the connection when that context ends.
     """
 
     def __init__(self, address: str, held: ExitStack) -> None:

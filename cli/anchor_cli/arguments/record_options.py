@@ -37,7 +37,8 @@ _OPTIONS: dict[str, Any] = {
 def narrowing(command: Callable[..., int]) -> Callable[..., int]:
     """A decorator: returns the command with six options in place of its parameter `selection`.
 
-    The command is called with the Selection that the given options spell.
+    The options are --step, --pass, --call, --rank, --phase and --mode. Their values are parsed into
+    the Selection that the command is called with.
     """
     signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []

@@ -144,11 +144,12 @@ def _among_ranks(run: Run) -> Iterator[CheckResult]:
 
 
 def _precision(run: Run) -> Iterator[CheckResult]:
-    """Yields a warning for an untested version of torch, and a result on compiled low precision.
+    """Yields results on what may have made the observed run compute other bits.
 
-    Code compiled in fp16, bf16 or fp8 may compute other bits when it is observed, unless Inductor
-    emulates the precision casts of eager code. Nothing is yielded for a run without such code that
-    was recorded with the tested version.
+    The first is a warning where the run was recorded with an untested version of torch. The second
+    is about code that was compiled in fp16, bf16 or fp8: such code may compute other bits when it
+    is observed, so the result is a warning unless Inductor emulates eager code's precision casts.
+    Nothing is yielded for a run without such code that was recorded with the tested version.
     """
     header = run.header()
     torch = str(header.get("torch", ""))

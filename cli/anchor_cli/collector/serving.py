@@ -98,9 +98,10 @@ def _ended(collector: Collector) -> ExitCode:
 
 
 def _listening(store: Path, bind: str, **settings: Any) -> Collector | None:
-    """Returns a collector that has bound its port.
+    """Returns a collector that has bound its port and is not started yet.
 
-    None where the port cannot be bound; the reason is then printed on stderr.
+    None where the port cannot be bound; the reason is then printed on stderr. settings: keyword
+    arguments of `Collector`.
     """
     from anchor_server import Collector
     from anchorlib.errors import CollectorError

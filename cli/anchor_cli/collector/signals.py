@@ -23,8 +23,8 @@ class Signals:
     """A context that handles SIGTERM, Ctrl-C and SIGHUP; `wait` returns when the server must end.
 
     A second SIGTERM or Ctrl-C ends the process at once. When the context ends, the handlers that
-    were set before are set again, for a Python process that called the command and goes on; one
-    that was not set from Python becomes the system's default.
+    were set before are set again, for a Python process that called the command and goes on. Where
+    the handler before was not set from Python, the signal gets the system's default handler.
     """
 
     def __init__(self) -> None:

@@ -92,10 +92,10 @@ def collect(
     runs` shows the bytes of its values.) The age of a run is the time since its last record: the
     column written.
 
-    Runs that a living process writes are neither removed nor counted, and links neither. A run that
-    was never closed is removed only by its age, because its trainer may come back. Exit code 3
-    where a run could not be read, 4 where a collector refused to remove a run: that run stays, and
-    the other chosen runs are removed.
+    Runs that a living process writes are neither removed nor counted; nor are symbolic links to
+    runs. A run that was never closed is removed only by its age, because its trainer may come back.
+    Exit code 3 where a run could not be read, 4 where a collector refused to remove a run: that run
+    stays, and the other chosen runs are removed.
     """
     from anchorlib.errors import AnchorError
     from anchorlib.upkeep import chosen, keeper_at

@@ -158,7 +158,7 @@ def _table(
 def _is_read(title: str, cells: Set[str]) -> bool:
     """Returns whether a terminal shows a column that has these cells.
 
-    Columns that only programs need, as digests, are hidden, and columns in which every cell is the
-    usual value.
+    Hidden are the columns that only programs need (digest, order, …), and columns of which every
+    cell has the usual value, as "0" for the pass. title: the column's title.
     """
     return title not in _FOR_PROGRAMS and not cells <= {_USUAL.get(title)}

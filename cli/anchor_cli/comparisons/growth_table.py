@@ -22,10 +22,12 @@ _KEPT = ("step", "score")  # columns that are never cut
 
 
 def growth(section: Section, width: int, screen: Screen) -> ReportPart:
-    """Returns the table as a part of the terminal report, which knows how to shrink.
+    """Returns the table as a part of the terminal report that can be shown with fewer rows.
 
-    section: title, column heads and rows of the table. width: of the terminal.
-    The table shows the first row, the last, and as many rows between them as fit.
+    The table shows the first row, the last, and as many rows between them as fit, at most six rows
+    in all. Without room for any row, one line says how many steps there are.
+
+    section: title, column heads and rows of the table. width: the columns of the terminal.
     """
     head = titled(screen, section.title, section.head)
     last = len(section.heads) - 1
@@ -47,7 +49,10 @@ def growth(section: Section, width: int, screen: Screen) -> ReportPart:
 
 
 def spread(items: Sequence[Item], count: int) -> list[Item]:
-    """Returns `count` of the items: the first, the last, and some evenly spaced between them."""
+    """Returns `count` of the items: the first, the last, and some evenly spaced between them.
+
+    All items where there are no more than `count`.
+    """
     if count >= len(items):
         return list(items)
     last = max(count - 1, 1)

@@ -20,6 +20,7 @@ def read_names(place: str | None) -> dict[str, str]:
 
     place: FILE.csv with two columns (empty rows, and rows that start with #, are skipped), or
         FILE.json with an object of texts. For None, {} is returned.
+
     Raises OptionError for a file that cannot be read or parsed.
     """
     if place is None:

@@ -16,10 +16,11 @@ __all__ = ["reference"]
 
 
 def reference(section: Section, width: int, screen: Screen) -> ReportPart:
-    """Returns the table as a part of the terminal report, which knows how to shrink.
+    """Returns the table as a part of the terminal report that can be shown with fewer rows.
 
-    section: title, column heads and rows of the table, which shows as many of the first rows as
-    fit. width: of the terminal.
+    The table shows as many of the first rows as fit.
+
+    section: title, column heads and rows of the table. width: the columns of the terminal.
     """
     first, *rest = wrapped(f"{section.title}  {section.subject}{section.head}", width, 2)
     head = [first.replace(section.title, screen.style(section.title, 1), 1), *rest]

@@ -21,7 +21,7 @@ __all__ = ["Limit", "limits_of", "limits_within"]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit of a number format, or of several formats that have the same one.
+    """A limit of a number format, or of several formats that have the same limit.
 
     value: the limit, as 65504. end: "largest", "smallest normal" or "smallest subnormal".
     scale: the factor by which values are multiplied before they are stored in the format.

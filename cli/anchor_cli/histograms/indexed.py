@@ -21,9 +21,10 @@ def answer_of_index(run: Run, selectors: Sequence[str], selection: Selection) ->
 
     None where the index is not enough: where the run has none, where the options select only some
     of a tensor's records, where the run has gaps (observations that were not recorded), and where
-    values carry loss scales, about which `anchor hist` prints a remark. Raises UnknownTensorError,
-    AmbiguousTensorError or OptionError where the selectors or the mode name no tensor, or not a
-    single mode of it.
+    values carry loss scales, about which `anchor hist` prints a remark.
+
+    Raises UnknownTensorError for a selector that names no tensor, AmbiguousTensorError for a tensor
+    of several modes where the selection has none, OptionError for a mode that no tensor has.
     """
     if selection != Selection(mode=selection.mode) or run.gaps():
         return None

@@ -174,7 +174,10 @@ def _storage(value: Any) -> tuple[Array, str]:
 
 
 def _nbytes(value: Any) -> int:
-    """Returns the bytes that a tensor takes as a contiguous array; expanded, it may store less."""
+    """Returns the bytes that a tensor takes as a contiguous array.
+
+    A tensor that torch has expanded stores fewer bytes than that.
+    """
     if isinstance(value, np.ndarray):
         return value.nbytes
     return int(value.numel() * value.element_size())

@@ -27,8 +27,9 @@ class Import:
     """The import of the folder `root` into the run `run` of the directory `store`, with its counts.
 
     overwrite: replace a run of that name. skipped: files that gave no record, with the reason.
-    files, records, bytes: how much was recorded. tensors, steps: of which tensors, at which steps.
-    left_out: records whose values were left out, because the disk had no room for them.
+    files, records, bytes: how many files were recorded, with how many records and bytes of values.
+    tensors: name and kind of each recorded tensor. steps: the steps that have a record.
+    left_out: how many records were stored without values, for which the disk had no room.
     """
 
     root: Path

@@ -2,8 +2,9 @@ r"""Finds step, rank, name and kind of a tensor file: the rules of `anchor impor
 
 They go by the file's path and the keys inside the file.
 
-A path is read without its suffix, part by part from the outside in. The first of these that a path
-has is the step; a path that has none belongs to step 0:
+A path is read without its suffix; its parts are the names between two "/". These rules find the
+step: the first rule that fits the path counts, and in the path the first place where the rule fits.
+A path that fits none belongs to step 0:
 
     step_12/fc1   iter-12/fc1   fc1.step12     a word step, iter or iteration, and a number
     epoch_3/fc1                                the word epoch, and a number
@@ -49,7 +50,7 @@ _NAMELESS = "tensor"
 
 @dataclass(frozen=True, slots=True)
 class DumpCoordinates:
-    """What a tensor file is a record of, as its path says: step, pass, rank, name and kind.
+    """Step, pass, rank, name and kind of the record in a tensor file, as its path says them.
 
     name: without the keys inside the file; `of` adds them.
     """
@@ -81,6 +82,7 @@ class Placing:
         that is searched in the path without suffix, with groups named step, pass, rank (numbers),
         name and kind. Without the group `name`, the name is the rest of the path, which the pattern
         did not match.
+
     Raises OptionError for an invalid pattern, or one without any of these groups.
     """
 
@@ -147,9 +149,10 @@ def _number(pattern: re.Pattern[str], path: str) -> tuple[int | None, str]:
 
 
 def _joint(path: str, match: re.Match[str]) -> str:
-    """Returns the text of a path after a match, ready to be appended to the text before the match.
+    """Returns the text of a path behind a match, to be appended to the text before the match.
 
-    It gets a dot in front where both texts are in one part of the path, between two "/".
+    Separators (. _ -) at its start are removed. It gets a dot in front where it continues the same
+    part of the path (the name between two "/") that the text before the match belongs to.
     """
     after = path[match.end() :].lstrip("._-")
     before = path[: match.start()].rstrip("._-")

@@ -81,7 +81,7 @@ def _recorded(run: Run) -> set[Pair]:
 def lost(
     run: Run, selectors: Sequence[str], chosen: Sequence[Selected], selection: Selection
 ) -> str:
-    """Returns a sentence about selected records that the run could not record; "" for none.
+    """Returns a sentence about selected observations that were not recorded; "" for none.
 
     chosen: the records that were found. A gap also counts records of which only the values were
     left out: these records exist, with their summaries, and are subtracted.

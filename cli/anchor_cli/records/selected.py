@@ -32,8 +32,9 @@ def selected(
     """Returns the selected records of the tensors that the selectors name, in execution order.
 
     gradients: a selector without a kind means the gradient (`grad`, else `pass_grad`).
-    Never returns an empty list: raises UnknownTensorError where no tensor or no record is selected;
-    AmbiguousTensorError, OptionError.
+    Never returns an empty list: raises UnknownTensorError where no tensor or no record is selected.
+    Raises AmbiguousTensorError for a tensor of several modes without --mode, OptionError for a rank
+    or mode that the run does not have.
     """
     try:
         infos = _infos(run, selectors, gradients=gradients)

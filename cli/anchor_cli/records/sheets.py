@@ -2,8 +2,9 @@
 
 A spreadsheet reads a cell that begins with = + - @, or with a tab or a line end, as a formula, and
 a formula can start programs. Names, phases and modes of a run may be any text, so such a text gets
-an apostrophe in front, with which spreadsheets mark text. Numbers stay as they are. To restore the
-texts, remove one apostrophe from each text that is a formula behind its apostrophes.
+an apostrophe in front, with which spreadsheets mark text. Numbers stay as they are. A text that
+already begins with apostrophes before such a character gets one more. To restore the texts,
+remove one apostrophe from each cell that begins with apostrophes and then such a character.
 """
 
 from __future__ import annotations

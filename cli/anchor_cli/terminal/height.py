@@ -69,8 +69,9 @@ def listed(
 
     entries: the lines of each entry.
     more: where to see the entries that do not fit; it is printed after "and 3 more: ".
-    headed: whether the first line of an entry can stand alone: where a single entry does not fit,
-        its first line is shown, because "and 1 more" would take a line as well.
+    headed: whether the first line of an entry tells enough. Where just one entry does not fit, its
+        first line is then shown in place of "and 1 more", which would take a line as well. An entry
+        of a single line is always shown so.
     """
 
     def lines(count: int) -> list[str]:

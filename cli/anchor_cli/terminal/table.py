@@ -241,7 +241,10 @@ def _ways(texts: Sequence[str], width: int, mark: str) -> Iterator[Callable[[str
 
 
 def _around(text: str, begin: int, width: int, mark: str) -> str:
-    """Returns a text cut to `width` columns: its part from `begin` on, with a bit of both ends."""
+    """Returns a text cut to `width` columns: its start, the part from `begin` on, and its end.
+
+    Start and end take about a quarter of the columns each. begin: an index into the text.
+    """
     room = width - 2 * len(mark)
     end = room // 4
     inner = room - 2 * end

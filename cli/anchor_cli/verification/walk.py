@@ -2,7 +2,7 @@
 
 Every value is compared with the digest that was made where the value was captured; rows and
 metadata are compared with their checksums. Each rank is read by itself, and each damage is noted,
-so that one of them hides no other.
+so that no damage hides another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def verified(stored_run: FoundRun, tick: Tick) -> Verification:
 
     tick: called with how many values of a rank were read, and how many it has.
     Damage is not raised but collected in the result, also where a whole rank cannot be read. A rank
-    whose sealing for an archive was begun and not finished is passed over.
+    that cannot be read because sealing it (packing it into few objects, for an archive) was begun
+    and not finished is passed over.
     """
     from anchorlib.errors import RunNotFoundError, StoreError
     from anchorlib.store import (
