@@ -227,17 +227,24 @@ class Edges:
 
     shape: the value's shape, without sizes that are not plain numbers, as the ragged size of a
         nested tensor.
+
     parents: the nearest anchored tensors and parameters that autograd follows; after them those
         that it does not follow, as far as they are known: arguments without a graph that a module
         was given, and detached tensors. The detached tensors are inputs of no operation.
+
     ops: names of the autograd nodes between, in the order in which backward runs them; the first
-        node made `name`. Without ops, the one parent is the same tensor under another name. Without
-        a graph, the op is "detach", "view", or a module's name, as "LayerNorm.forward".
+        node made `name`. Without ops, the one parent is the same tensor under another name. Where
+        autograd has no graph of the computation, the only op is "detach", "view", or the forward of
+        a module, as "LayerNorm.forward".
+
     inputs: for each op, the sources of its inputs: k > 0 is `ops[k]`, -k is `parents[k - 1]`, and 0
         is a value that autograd does not follow.
+
     missing: reasons why parents may be missing; empty if none are.
+
     arguments: for each op its scalar arguments, as "alpha=1, beta=0.5"; empty where no op has any,
         and in runs of versions that did not record arguments.
+
     grad: whether the gradient of `name` is recorded in every backward that reaches it.
     """
 

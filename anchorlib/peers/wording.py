@@ -1,4 +1,7 @@
-"""Writes outliers among ranks as sentences for people; names in them are escaped."""
+"""Writes outliers, which are ranks that differ from the other ranks, as lines of text for people.
+
+Names of tensors and phases in the lines are escaped.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _SEVERAL = {
 
 
 def outlier_text(one: Outlier) -> str:
-    """Return an outlier as a line: which ranks differ, at which record first, what shows it."""
+    """Return a line about the outlier `one`: its ranks, the first record that differs, and how."""
     meaning = (_SEVERAL if len(one.ranks) > 1 else _ONE)[one.evidence]
     peers = "1 other" if len(one.peers) == 1 else f"{len(one.peers):,} others"
     places = (("pass", one.pass_index), ("call", one.call))
@@ -41,7 +44,7 @@ def outlier_text(one: Outlier) -> str:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Return ascending ranks as a list of ranges: "rank 4", "ranks 0-1022,1024"."""
+    """Return a text that names ascending ranks, as ranges: "rank 4", "ranks 0-1022,1024"."""
     parts: list[list[int]] = []
     for rank in ranks:
         if parts and rank == parts[-1][1] + 1:

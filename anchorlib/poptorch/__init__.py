@@ -14,11 +14,14 @@ data       DataLoader                          ops           ipu_print_tensor, i
 optim      optimizers                          enums         OutputMode, …
 errors     Error, …
 
-Anchors are recorded by anchorlib's session: into the run that `anchorlib.start` (or ANCHOR_RUN) has
-opened, else into memory. Differences from PopTorch: an anchor's own mode takes effect; `EveryN`
-counts micro-batches; sums are taken in a wide dtype; a tensor that is made once in a weight update
-(`Accum___`, `UpdatedVar___`, `Accl___`, a weight) is returned once per update, where PopTorch
-repeats it for each micro-batch; replicas are not run.
+An anchor is a tensor of the model that the program asks for by name: `anchorTensor` asks for it,
+`getAnchoredTensor` returns what the last call recorded of it. Anchors are recorded by anchorlib's
+session: into the run that `anchorlib.start` (or ANCHOR_RUN) has opened, else into memory.
+
+Differences from PopTorch: an anchor's own mode takes effect; `EveryN` counts micro-batches; sums
+are taken in a wide dtype; a tensor that is made once in a weight update (`Accum___`,
+`UpdatedVar___`, `Accl___`, a weight) is returned once per update, where PopTorch repeats it for
+each micro-batch; replicas are not run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Finds which tensor of a model the long name of a PopTorch anchor means, and how to record it."""
+"""Finds which tensor of a model the long name of a PopTorch anchor means, and how to record it.
+
+An anchor is a tensor that a program asks for: its long name says which tensor is recorded, its
+short name is the name by which the program fetches the records.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,11 @@ _STATE_KINDS = ("opt.exp_avg", "opt.exp_avg_sq", "opt.momentum_buffer")
 
 @dataclass(frozen=True, slots=True)
 class AnchorArguments:
-    """The arguments of one call of `Options.anchorTensor`; mode None: the mode of the outputs."""
+    """The arguments of one call of `Options.anchorTensor`.
+
+    mode: None for the mode of the model's outputs. period: the return period of EveryN; 1 for any
+        other mode.
+    """
 
     long_name: str
     mode: OutputMode | None
@@ -50,7 +58,10 @@ class Anchor:
 
 
 def names_its_loss(model: nn.Module) -> bool:
-    """Return whether a tensor of `model` itself, such as a module's output, has the name `loss`."""
+    """Return whether `loss` is the name of a tensor of `model`, such as a module's output.
+
+    If it is not, the name means the loss from which a training model runs backward.
+    """
     return any(split(text)[0] == LOSS for text in tensor_names(model))
 
 
@@ -63,9 +74,10 @@ def resolve(
 ) -> dict[str, Anchor]:
     """Return the anchors of `model`, by short name, with the tensors that their long names mean.
 
-    wanted: what was asked for, by short name. optimizer: that of a training model; None for
-        inference. window: the weight updates and micro-batches of a call.
-    default: the mode and return period of anchors without a mode of their own.
+    wanted: the arguments of `anchorTensor`, by short name.
+    optimizer: the optimizer of a training model; None for an inference model.
+    window: how many weight updates and micro-batches a call has.
+    default: the mode and return period of anchors for which `anchorTensor` was given no mode.
 
     Raises UnknownAnchorError for a name that no tensor has, MisuseError for a name that several
     tensors have and for a return period that does not fit into a call.
@@ -91,8 +103,8 @@ def resolve(
 class ModelAnchors:
     """The anchors of one model, to whose options further anchors may be added at any time.
 
-    wanted: the anchors of the options, by short name, a mapping that may grow. default: the mode
-        and return period of anchors without a mode of their own.
+    wanted: the arguments of `anchorTensor`, by short name; `look` finds what is added later.
+    default: the mode and return period of anchors for which `anchorTensor` was given no mode.
 
     Raises UnknownAnchorError or MisuseError for anchors in `wanted` that the model cannot have.
     """
@@ -116,9 +128,10 @@ class ModelAnchors:
     def look(self, optimizer: object) -> list[Anchor]:
         """Return the anchors that were added to the options, or changed there, since the last call.
 
-        optimizer: that of a training model; None for inference.
         An anchor that this model cannot have is left out and logged as a warning: the options may
         belong to another model too, and the training goes on.
+
+        optimizer: the optimizer of a training model; None for an inference model.
         """
         came = {short: one for short, one in self._wanted.items() if self._seen.get(short) != one}
         self._seen.update(came)
@@ -139,7 +152,8 @@ class ModelAnchors:
     def get(self, short: str) -> Anchor:
         """Return the anchor with the short name `short`.
 
-        Raises MisuseError where no anchor has the name, or the error with which it was refused.
+        Raises MisuseError where no anchor has the name. For an anchor that this model cannot have,
+        raises the error with which `look` refused it.
         """
         if short in self._refused:
             raise type(self._refused[short])(str(self._refused[short]))
@@ -166,10 +180,12 @@ def _meant(
 
 
 def _to_come(text: str, parameters: Collection[str]) -> list[tuple[str, str]]:
-    """Return names and kinds of the tensors called `text` that do not exist before the first step.
+    """Return (name, kind) of each tensor that `text` may mean and that is not known before a step.
 
-    These are optimizer state and further outputs of a module, whose names contain ":". text: a
-    selector. parameters: the names of all parameters. A `text` with a kind is taken as it is.
+    These tensors are the optimizer's state and a module's outputs whose names contain ":".
+
+    text: a selector; where it names a kind, the result is just that name and kind, unchecked.
+    parameters: the names of all parameters, which are the tensors that have state.
     """
     selector = parse(text)
     name, kind = split(text)

@@ -1,15 +1,15 @@
 """Splits a call's inputs into micro-batches, and joins the outputs of the micro-batches.
 
-A call is given all its micro-batches at once, one after the other along dimension 0, and returns
-the outputs that the output mode selects in the same layout:
+A call is given all its micro-batches at once, one after the other along dimension 0. It returns
+the outputs of the micro-batches that the output mode selects, joined along dimension 0 as well:
 
-    mode      dimension 0 of an output whose micro-batch has T0
-    All       micro-batches · T0
-    EveryN    micro-batches / n · T0
-    Final     T0, of the last micro-batch
-    Sum       T0, added over all micro-batches
+    mode      size of dimension 0, where the output of one micro-batch has size T0
+    All       (number of micro-batches) · T0
+    EveryN    (number of micro-batches / n) · T0
+    Final     T0: the output of the last micro-batch
+    Sum       T0: the sum of the outputs of all micro-batches
 
-A 0-d output becomes 1-d where more than one is returned.
+A 0-d output, such as a loss, becomes 1-d where it is returned for more than one micro-batch.
 """
 
 from __future__ import annotations
@@ -99,9 +99,10 @@ class Outputs:
                 stream.take(leaf.detach())
 
     def result(self) -> Any:
-        """Return the outputs of the whole call, on the CPU, in the structure of a micro-batch's.
+        """Return the outputs of the whole call, on the CPU.
 
-        What is not a tensor is returned as the last micro-batch had it. Raises Error for outputs of
+        They have the structure (of lists, tuples and dicts) of one micro-batch's output. A part
+        that is no tensor is returned as it was in the last micro-batch. Raises Error for outputs of
         different shapes that were to be summed.
         """
         assert self._spec is not None

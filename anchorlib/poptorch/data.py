@@ -1,4 +1,4 @@
-"""`DataLoader`: torch's, with batches of as many samples as one call of a model takes."""
+"""`DataLoader`: torch's DataLoader, with batches of the samples that one call of a model takes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _log = logging.getLogger("anchorlib")
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """Loads batches of batch_size × deviceIterations × gradientAccumulation samples.
 
-    batch_size: the samples of one micro-batch; None if the data set itself gives whole calls.
-    drop_last: whether a last, smaller batch is left out; a model could not take it.
+    batch_size: how many samples a micro-batch has; None if each item is the input of a whole call.
+    drop_last: whether a last, smaller batch is left out, which a model would refuse.
+
     mode, async_options, rebatched_worker_size: accepted without effect; here `num_workers` decides
         whether batches are loaded ahead.
 

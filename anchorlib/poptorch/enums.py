@@ -40,7 +40,7 @@ class ReductionType(Enum):
 
 
 class MeanReductionStrategy(Enum):
-    """When the sum of gradients is divided by their number; here always at the end."""
+    """When a sum of gradients is divided by their number; here always after the last gradient."""
 
     Running = 0
     Post = 1

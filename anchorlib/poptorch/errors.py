@@ -1,6 +1,6 @@
-"""The errors that this package raises.
+"""The errors that this package raises, each with its further base classes in parentheses.
 
-Error                   (RuntimeError)                 as `poptorch.Error` is
+Error                   (RuntimeError)                 the base class; PopTorch's is a RuntimeError
 ├── MisuseError         (AssertionError)               a call that PopTorch refuses by an assertion
 ├── FrozenOptionsError  (AttributeError)               a change of a built model's options
 └── UnknownAnchorError  (UnknownTensorError, KeyError) a name that no tensor of the model has

@@ -43,12 +43,15 @@ def trainingModel(
 ) -> PoplarExecutor:
     """Return `model`, wrapped so that calling it trains it.
 
-    A call runs deviceIterations weight updates, each with the gradients of gradientAccumulation
-    micro-batches, which are averaged, or summed under ReductionType.Sum. The loss is the tensor
-    that `identity_loss` marked, else the last scalar among the model's outputs that has a graph.
+    A call runs deviceIterations weight updates. Each update takes the mean (under
+    ReductionType.Sum, the sum) of the gradients of gradientAccumulation micro-batches. The loss is
+    the tensor that `identity_loss` marked, else the last scalar among the model's outputs that
+    requires a gradient.
+
     optimizer: None for torch.optim.SGD with a learning rate of 0.01.
 
-    Raises Error for impossible options, UnknownAnchorError for an anchor that names no tensor.
+    Raises UnknownAnchorError for an anchor that names no tensor, MisuseError for an anchor that
+    names several tensors and for a return period that does not fit into a call.
     """
     if optimizer is None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -56,9 +59,13 @@ def trainingModel(
 
 
 def inferenceModel(model: nn.Module, options: Options | None = None) -> PoplarExecutor:
-    """Return `model`, wrapped: a call runs it without gradients on deviceIterations micro-batches.
+    """Return `model`, wrapped so that calling it runs it without gradients.
 
-    Raises Error for impossible options, UnknownAnchorError for an anchor that names no tensor.
+    A call runs the model on deviceIterations micro-batches.
+
+    Raises UnknownAnchorError for an anchor that names no tensor, MisuseError for an anchor that
+    names several tensors, for a return period that does not fit into a call, and for a
+    gradientAccumulation other than 1.
     """
     options = options or Options()
     if options.Training.gradient_accumulation != 1:
@@ -118,10 +125,13 @@ class PoplarExecutor:
     # -- running
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Learn the names of the model's tensors from one micro-batch of these arguments.
+        """Learn the names of the model's tensors by running the first micro-batch of a call.
 
         The micro-batch runs on a copy of the model: weights, buffers and the state of the random
-        number generators stay unchanged. A model that is compiled already logs a warning instead.
+        number generators stay unchanged. Where the model is compiled already, only a warning is
+        logged.
+
+        args, kwargs: the arguments of a whole call. Raises what a call raises.
         """
         if self._traced is not None:
             _log.warning("anchorlib: compile() is ignored: the model is compiled already")
@@ -194,7 +204,10 @@ class PoplarExecutor:
         return output
 
     def _end_update(self, batches: int) -> None:
-        """Update the weights, if an update is due after `batches` micro-batches of the call."""
+        """Update the weights and end the session's step, if `batches` micro-batches fill an update.
+
+        batches: how many micro-batches of the call were run. Does nothing for an inference model.
+        """
         optimizer, passes = self._optimizer, self._window.passes
         if optimizer is None or batches % passes:
             return
@@ -277,14 +290,14 @@ class PoplarExecutor:
     # -- weights and hardware
 
     def copyWeightsToHost(self) -> None:
-        """Do nothing: the model trains its own weights.
+        """Do nothing: calls train the torch model's own weights, which are therefore up to date.
 
         Raises Error before the model was compiled or called.
         """
         self._must_be_compiled()
 
     def copyWeightsToDevice(self) -> None:
-        """Do nothing: the model trains its own weights.
+        """Do nothing: calls run with the torch model's own weights, whoever has changed them.
 
         Raises Error before the model was compiled or called.
         """
@@ -301,10 +314,10 @@ class PoplarExecutor:
         """Do nothing: here no device has to be attached."""
 
     def destroy(self) -> None:
-        """Forget the names and records of earlier calls; a further call compiles the model anew.
+        """Forget the tensor names and records of earlier calls; a later call compiles anew.
 
-        The session in memory is closed when no model uses it any more; then `anchorlib.start` may
-        open another session.
+        A session in memory (opened by a model's call because the program had started none) is
+        closed when no model uses it any more; then `anchorlib.start` may open another session.
         """
         self._recording.release()
         self._traced = None

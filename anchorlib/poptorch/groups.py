@@ -65,9 +65,9 @@ class OptionGroup:
         return self
 
     def warn_built(self, what: str) -> None:
-        """Warn that models which were built from these options keep their `what`, an option's name.
+        """Warn that models built from these options before keep the earlier value of an option.
 
-        Does nothing if no model was built.
+        Does nothing if no model was built. what: the name of the option, or of several.
         """
         if self._built:
             _log.warning(
@@ -86,7 +86,7 @@ class OptionGroup:
         self._frozen, self._built = False, 0
 
     def note_model(self) -> None:
-        """Count a model that was built from these options."""
+        """Count a model that was built from these options, so that `warn_built` warns later."""
         self._built += 1
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

@@ -10,7 +10,8 @@ weight update.
     Final           Final(window=W)
     EveryN, n       EveryN(n, window=W): the n-th, 2n-th, … micro-batch, counted anew in each call
 
-Periods that PopART checks when it compiles a model are checked here when a model is built.
+A return period (the n of EveryN), which PopTorch's compiler PopART checks when it compiles a model,
+is checked here when a model is built.
 """
 
 from __future__ import annotations
@@ -63,10 +64,13 @@ def mode_for(
 ) -> Mode:
     """Return the mode of anchorlib that records what PopTorch would return for one tensor.
 
-    per_update: the tensor is made once in each weight update, not in each micro-batch. Then a
-        period that would be due in the middle of an update is refused.
+    period: the n of EveryN, in micro-batches; other modes ignore it.
+    what: names the option or anchor in messages.
+    per_update: whether the tensor is made once in each weight update, not in each micro-batch.
 
-    Raises MisuseError for a period that is longer than a call, or does not divide it.
+    Raises MisuseError for a period of EveryN that does not divide the number of micro-batches in a
+    call; with `per_update` also for a period that neither divides the number of micro-batches in an
+    update nor is a multiple of it.
     """
     if mode is OutputMode.All:
         return All()

@@ -1,10 +1,11 @@
 """PopTorch's optimizers: torch's, which accept the arguments that PopTorch adds.
 
-`max_grad_norm` takes effect: a model clips gradients to it before each update; so do LAMB's
-`max_weight_norm` and `bias_correction`. `bias_correction=False` of Adam and AdamW, and
-`use_tf_variant=True` of RMSprop, are refused with MisuseError, as torch cannot compute them. The
-other arguments (loss scaling, types of accumulators, …) are for half-precision hardware; they are
-kept in `poptorch_arguments` and noted in the debug log.
+Some of these arguments take effect: `max_grad_norm`, to which a model clips the norm of all
+gradients before each update, and LAMB's `max_weight_norm` and `bias_correction`. Some values,
+`bias_correction=False` of Adam and AdamW and `use_tf_variant=True` of RMSprop, are refused with
+MisuseError, as torch cannot compute them. The other arguments (loss scaling, types of accumulators,
+…) are for half-precision hardware; they are kept in `poptorch_arguments` and noted in the debug
+log.
 """
 
 from __future__ import annotations

@@ -112,7 +112,11 @@ class Options(OptionGroup):
         output_return_period: int | None = None,
         **renamed: Any,
     ) -> Self:
-        """Set which micro-batches' outputs a call returns; EveryN needs `output_return_period`."""
+        """Set which micro-batches' outputs a call returns; EveryN needs `output_return_period`.
+
+        renamed: the two arguments, where they are passed by their names until PopTorch 2.3:
+            `anchor_mode` and `anchor_return_period`.
+        """
         mode = _renamed("outputMode", renamed, "anchor_mode", output_mode)
         period = _renamed("outputMode", renamed, "anchor_return_period", output_return_period)
         if mode is None:
@@ -138,13 +142,12 @@ class Options(OptionGroup):
 
         long_name: any selector that names one tensor: "Gradient___fc2.bias", "fc2.bias@grad", …
         output_mode: the micro-batches to record; None for the mode of the model's outputs.
-        output_return_period: the period of EveryN.
-        Until PopTorch 2.3 these two were called `anchor_mode` and `anchor_return_period`; they are
-            accepted by these names, too.
+        output_return_period: the period of EveryN, in micro-batches.
+        renamed: `anchor_mode`, `anchor_return_period`: the last two, as named until PopTorch 2.3.
 
         A model that was built earlier has the anchor from its next call on.
-        Raises MisuseError for an impossible mode or period, and for a short name that another
-        tensor has.
+        Raises MisuseError for an impossible mode or period, and for a short name that already
+        stands for another long name.
         """
         what = f"anchor {quoted(short_name)}"
         mode = _renamed("anchorTensor", renamed, "anchor_mode", output_mode)
@@ -189,10 +192,11 @@ class Options(OptionGroup):
 
 
 def _renamed(call: str, given: dict[str, Any], old: str, value: Any) -> Any:
-    """Return the argument that is passed to `call` under its name until PopTorch 2.3, else `value`.
+    """Return the value of a method's argument, which may be passed by its old or its new name.
 
-    given: the keyword arguments that the function does not declare. old: the former name. Raises
-    TypeError for an unknown keyword argument.
+    call: the method's name, for messages. given: the keyword arguments that the method does not
+    declare. old: the argument's name until PopTorch 2.3; if `given` has it, its value is returned.
+    value: what was passed by the new name. Raises TypeError if `given` has an unknown argument.
     """
     olds = {"anchor_mode", "anchor_return_period"}
     unknown = set(given) - olds

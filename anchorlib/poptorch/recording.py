@@ -54,10 +54,10 @@ _in_call: WeakSet[Session] = WeakSet()  # the sessions of calls that have not fi
 
 
 def _session() -> Session:
-    """Return the session to record with: the active one, or else one that is opened here.
+    """Return the session to record with: the active session, or else a new session.
 
-    It is opened for the run in ANCHOR_RUN; without that, or where this run cannot be recorded, in
-    memory.
+    A new session records the run that ANCHOR_RUN names. If ANCHOR_RUN is not set, or that run
+    cannot be recorded, the new session keeps its records in memory.
     """
     global _in_memory  # noqa: PLW0603  # one session a process
     session = active_session()
@@ -141,9 +141,9 @@ class Recording:
                     session.watch(self._model, tensors=selectors, mode=mode, optimizer=optimizer)
 
     def see_loss(self, loss: torch.Tensor) -> None:
-        """Record the loss, and its gradient, if an anchor wants them.
+        """Record the loss, and its gradient, if they are anchored under the name `loss`.
 
-        To be called before backward.
+        The caller runs backward afterwards. Nothing is done if `loss` names a tensor of the model.
         """
         if self._losses:
             anchor(loss, LOSS, self._losses)
@@ -173,7 +173,7 @@ class Recording:
 
     @property
     def left_out(self) -> bool:
-        """Whether the session's `phases` or `steps` leave out some of the last call."""
+        """Whether the session's `phases` or `steps` exclude a part of the last call."""
         return self._session is not None and leaves_out(self._session, self._steps)
 
     def rows(self, one: Anchor) -> list[torch.Tensor]:

@@ -23,8 +23,8 @@ _STATE = {"exp_avg": "Accl1___", "exp_avg_sq": "Accl2___", "momentum_buffer": "A
 class Traced:
     """The tensors of a model that can be anchored, found by running one micro-batch.
 
-    names: their names, in the order in which they are computed. dtypes: by name, the dtype of each
-    tensor that is no gradient and is not made by the optimizer.
+    names: the tensors' names in PopTorch's spelling, in the order of execution.
+    dtypes: by name, the dtype of each tensor that is no gradient and is not made by the optimizer.
     """
 
     names: tuple[str, ...]

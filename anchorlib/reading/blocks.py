@@ -48,7 +48,7 @@ class FarBlock:
 
     pin: says how the other process finds the rank. number: the number of the series in the rank's
         catalogue. rows: row numbers in the rank's table of records, compressed by `packed_rows`.
-        weight: about how much work the block is, in bytes to read.
+        weight: an estimate of the work of reading the block, as a number of bytes.
     """
 
     pin: Pin
@@ -78,7 +78,8 @@ class FarBlock:
 class TaskBlock:
     """Some records of one series, which one task of a query reads.
 
-    series: the records, as a Series. weight: about how much work the block is, in bytes to read.
+    series: the records, as a Series. weight: an estimate of the work of reading the block, as a
+        number of bytes.
     """
 
     series: Series

@@ -16,8 +16,11 @@ Array = np.ndarray[Any, Any]
 class RankIndex:
     """The visible row numbers of one rank, grouped by series.
 
-    Of rows that a resumed run recorded again, only the later ones are visible; with `attempts`, all
-    rows are. An index does not grow: `Run` makes a new one when more records were committed.
+    Of rows that a resumed run recorded again, only the later ones are visible. An index does not
+    grow: `RankIndexes` makes a new index when more records were committed.
+
+    attempts: whether all rows are visible, also those that were recorded again later.
+
     series: the catalogue entries of the series that have records, in order of their first records.
     """
 
@@ -81,8 +84,10 @@ class RankIndexes:
     def of(self, reader: RankReader, *, attempts: bool = False) -> RankIndex:
         """Return the index of a rank: the row numbers that `reader` knows by now, by series.
 
-        attempts: include records that were recorded again after a resume. The index counts towards
-            the memory of `reader.column_memory`, as cached columns do.
+        The index is kept, and its size counted, in the same cache as the reader's columns
+        (`reader.column_memory`), where the reader has one.
+
+        attempts: include records that were recorded again after a resume.
         """
         known = self._entries.get((reader.rank, attempts))
         index = None if known is None else known.index
@@ -95,9 +100,10 @@ class RankIndexes:
 
 
 class _CacheEntry:
-    """A cache entry: a rank's index, until the reader's cache needs the memory and calls `let_go`.
+    """A cache entry that refers to a rank's index until the cache needs the memory.
 
-    Code that is using the index then keeps its own reference, and may finish with it.
+    The reader's cache then calls `let_go`, after which `index` is None. Code that is just using the
+    index has a separate reference to it, and so is not disturbed.
     """
 
     def __init__(self, index: RankIndex) -> None:

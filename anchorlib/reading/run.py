@@ -55,8 +55,9 @@ def open_run(run: str | Path, store: str | Path | None = None) -> Run:
         ("grpc://host:port/run1", "s3://bucket/prefix/run1").
     store: a directory, or the URL of a collector or object store; None means ANCHOR_STORE, else
         "anchors".
-    Raises RunNotFoundError (with what may have been meant), OptionError, CollectorError,
-    StoreError, MissingExtraError (an object store without obstore).
+
+    Raises RunNotFoundError (whose message suggests similar names), OptionError, CollectorError,
+    StoreError, MissingExtraError (for an object store, where obstore is not installed).
     """
     stored_run = find_run(run, store)
     return Run(RunReader(stored_run.location, stored_run.name, asked(run, store)))
@@ -108,9 +109,9 @@ class Run:
 
     @property
     def is_copy(self) -> bool:
-        """Whether the run's files were copied while it was being written, as by rsync.
+        """Whether the run's files are a copy, as by rsync, made while the run was being written.
 
-        Such a run ends at a commit before the copy: rows that were copied in part are left out.
+        Of such a copy only complete rows are read: rows that were copied in part are left out.
         """
         self._reader.refresh()
         return self._reader.is_copy
@@ -125,7 +126,7 @@ class Run:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all stored values, with those of records that a resumed run recorded again."""
+        """Bytes of all stored values, also of those that a resumed run recorded a second time."""
         if self._figures is not None:
             return self._figures.bytes
         return sum(
@@ -151,8 +152,10 @@ class Run:
     def header(self, rank: int | None = None) -> Mapping[str, Any]:
         """Return facts about the process that recorded a rank (versions, host, …), by name.
 
-        rank: None is the lowest. Of a resumed run they are those of the last process; {} where none
-            are stored, and for a run without ranks. Raises OptionError for an unknown rank.
+        Where several processes recorded the rank, because the run was resumed, the facts are those
+        of the last process. {} where no facts are stored, and for a run without ranks.
+
+        rank: None is the lowest rank. Raises OptionError for an unknown rank.
         """
         reader = next(self._readers_of(rank), None)
         attempts = reader.catalogue.attempts if reader is not None else []
@@ -171,9 +174,10 @@ class Run:
     def edges(self, rank: int | None = None) -> list[Edges]:
         """Return the lineage of one rank: from which anchored tensors each value was computed.
 
-        rank: None is the lowest. The edges come in the order in which they were recorded; [] for
-            a run without ranks. Raises OptionError for an unknown rank.
-        `anchorlib.diagnosis.causes.Lineage` finds in them the parents of a record of any kind.
+        The Edges come in the order in which they were recorded; [] for a run without ranks. From
+        them `anchorlib.diagnosis.causes.Lineage` finds the parents of a record of any kind.
+
+        rank: None is the lowest rank. Raises OptionError for an unknown rank.
         """
         reader = next(self._readers_of(rank), None)
         return list(reader.catalogue.edges.values()) if reader is not None else []
@@ -206,11 +210,11 @@ class Run:
         return [gap for one in self._readers_of(rank) for gap in gaps_of(one.operations())]
 
     def op_of(self, record: Record) -> Op | None:
-        """Return the traced operation whose output a record of this run is, found by its digest.
+        """Return the traced operation that computed the values of `record`, a record of this run.
 
-        None where the record's step was not traced, for records that no operation made (inputs,
-        initial parameters, deltas), and for a record without values and summary. Raises
-        DamagedError for a damaged log of operations.
+        The operation is found by the digest of the values. None where the record's step was not
+        traced, for records that no operation made (inputs, initial parameters, deltas), and for a
+        record without values and summary. Raises DamagedError for a damaged log of operations.
         """
         if record.summary is not None:
             digest = record.summary.digest.hex()
@@ -332,7 +336,10 @@ class Run:
 
         A selector without a kind means gradients: each name's `grad`, else its `pass_grad`; its
         first kind where no name has a gradient.
-        where: arguments of `Series.where`, as `steps=range(0, 10)`; also `rank` and `mode`.
+
+        where: arguments of `Series.where`, as `steps=range(0, 10)`, which choose the records to
+            count; also `rank` and `mode`, as in `histograms`.
+
         Raises UnknownTensorError for a selector that names nothing, AmbiguousTensorError for a
         tensor that was recorded in several modes: its elements would be counted twice.
         """
@@ -348,9 +355,11 @@ class Run:
     ) -> list[TensorHistogram]:
         """Return the log2 histogram of each tensor and kind that a selector names.
 
-        rank: None counts the records of all ranks together. A tensor of which no record matches
-            all arguments is left out; [] if that is so of all.
-        The other arguments, and the errors, are those of `histogram`.
+        A tensor without a record that matches all arguments is left out; [] if all tensors are.
+
+        selector, where: as in `histogram`, which also says what is raised.
+        rank: None counts the records of all ranks together.
+        mode: needed for a tensor that was recorded in several modes.
         """
         known = list(dict.fromkeys((info.name, info.kind) for info in self.tensors()))
         pairs = pairs_meant(selector, known, self.name)
@@ -380,22 +389,25 @@ class Run:
 
         Tensors whose records have the same coordinates share the dimension "record" with `step`,
         `pass_index`, `call`, `phase` and `attempt` along it; tensors with other coordinates have
-        "record_1" with `step_1`, and so on, so no gap is filled up. Tensor dimensions belong to
-        their variable ("fc1@grad d0"). All values are read into memory: select what you need.
-        rank: needed where several ranks recorded.
+        "record_1" with `step_1`, and so on, so that no missing record has to be filled in. The
+        dimensions of a tensor are named after its variable ("fc1@grad d0"). All values are read
+        into memory: select what you need.
+
+        rank: may be None only if a single rank has recorded.
         Raises as `Series.values`, UnknownTensorError, AmbiguousTensorError (several ranks),
         OptionError (no such rank), MissingExtraError where xarray is not installed.
         """
         return run_dataset(self, selectors, rank)
 
     def zarr(self) -> Store:
-        """Return the run as a read-only zarr store with one array a tensor; nothing is copied.
+        """Return the run as a read-only zarr store, without copying anything.
 
-        `rank<r>/tensors/<encoded name>/<kind>` opens with `zarr.open_group` and with
-        `xarray.open_zarr(..., consolidated=False)`: `value` is (record, *shape) with `step`,
-        `pass_index` and `call` along it, `value_1` … hold records of further shapes. The store
-        shows the records of this moment whose values were kept; of records that a resumed run
-        recorded again, only the later ones. Values are read when zarr asks for them.
+        The group `rank<r>/tensors/<encoded name>/<kind>` opens with `zarr.open_group` and with
+        `xarray.open_zarr(..., consolidated=False)`. Its array `value` has the shape (record,
+        *tensor shape), with `step`, `pass_index` and `call` along the axis "record"; `value_1`, …
+        hold the records of further tensor shapes. The store has the records whose values were kept,
+        as far as they exist now; of records that a resumed run recorded again, only the later ones.
+        Values are read when zarr asks for them.
         """
         return as_zarr(tensor_tree(self.name, self.each_series()))
 

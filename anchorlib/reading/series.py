@@ -57,6 +57,9 @@ class Series:
     def kind(self) -> str:
         """The kind of the records: value, grad, pass_grad, updated, delta or opt.KEY.
 
+        Of a parameter, `grad` is the gradient that the optimizer took, `pass_grad` is what one
+        backward contributed to it, `updated` the value after the step, `delta` its change, and
+        opt.KEY the optimizer's state. Of other tensors, `grad` is the gradient that reached them.
         Operands of traced operations have the kinds op.in.ARGUMENT, op.out, op.out:1 and
         op.out.ARGUMENT.
         """

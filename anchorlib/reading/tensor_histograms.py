@@ -91,7 +91,7 @@ def histogram_of_series(
     """Return the histogram of the records of some series of one tensor; None for no records.
 
     pair: the tensor's name and kind. where: arguments of `Series.where`, which choose the records.
-        Raises AmbiguousTensorError where the records are of several modes.
+    Raises AmbiguousTensorError where the chosen records are of several modes.
     """
     parts = [part for one in series if len(part := one.where(**where))]
     if not parts:

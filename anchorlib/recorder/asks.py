@@ -140,9 +140,10 @@ class OpenAsks:
 
 
 class Host(Protocol):
-    """The interface of a thread or process that runs a drain, as the drain calls it.
+    """The interface by which a drain calls the thread or process that runs it.
 
-    A drain empties a ring into a sink. The methods `answer` and `warn` never raise.
+    A drain empties a ring into a sink; its host connects it with the trainer. The methods `answer`
+    and `warn` never raise.
     """
 
     def answer(self, ask: Ask, answer: int | Exception) -> None:

@@ -42,9 +42,12 @@ class PredecessorState:
 
     definitions: the definitions (of series and so on) in the slots that were consumed.
     drains: how many drains of this ring there were before.
+
     ahead: how many records, counted from the first slot that is not consumed, a sink has already;
         they must not be put again.
-    lost: how many records were lost with the earlier drains.
+
+    lost: how many records waited for a collector in the memory of a drain that has died, and are
+        lost with it.
     """
 
     definitions: Definitions = field(default_factory=Definitions)
@@ -87,9 +90,12 @@ class Drain:
         self._mark()
 
     def _count_on(self, lost: int) -> None:
-        """Start with the loss counts of earlier drains, minus those that the sink itself counts.
+        """Continue the counts of losses that earlier drains have left in the ring.
 
-        lost: further records that were lost with the earlier drains.
+        Those counts include what sinks have lost. Losses that this drain's sink counts itself are
+        subtracted here, as `_show_counters` adds them again.
+
+        lost: records lost with the earlier drains that the counts in the ring do not include.
         """
         ring, sink, losses = self._ring, self._sink, self._losses
         losses.records = max(0, ring[Word.LOST] - sink.lost) + lost

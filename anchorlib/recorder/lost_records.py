@@ -19,13 +19,16 @@ Series = tuple[str, str, str]
 
 
 class LostRecords:
-    """Counts records that were lost, or kept without their values. The caller holds a lock.
+    """Counts records that were lost, or kept without their values.
+
+    Two threads must not count at once: the caller is the only thread that does, or holds a lock.
 
     statements: the collection to which a gap is added for each loss. warn: called with the text of
         a warning, to log it.
 
     records: how many records are lost, so that not even a summary is kept. bare: how many are kept
         without their values, with a summary alone.
+
     nbytes: the bytes of the lost values that `lose`, `lose_by` and `lose_values` have counted.
     """
 

@@ -156,9 +156,10 @@ class DrainHost:
     def run(self, trainer: int) -> None:
         """Run the drain until the session is closed, or the trainer has died.
 
-        After the trainer's death, the records that are left in the ring are stored first; they have
-        30 seconds to reach a collector.
-        trainer: a process descriptor of the trainer.
+        After the trainer's death, this stores the records that are left in the ring before it
+        returns; they have 30 seconds to reach a collector.
+
+        trainer: a process descriptor (pidfd) of the trainer.
         """
         drain = self.drain
         assert drain is not None

@@ -61,7 +61,10 @@ class RecorderProcess:
     def __init__(
         self, plan: RecorderPlan, lock: RankLock | None, on_start: Callable[[], None]
     ) -> None:
-        """Start the recorder. Raises OSError if the system cannot share memory or start it."""
+        """Start the recorder process and a thread that listens to it.
+
+        Raises OSError if the system cannot make shared memory or start a process.
+        """
         self._plan, self._lock, self._on_start = plan, lock, on_start
         self._definitions: list[tuple[int, str]] = []  # each with its slot
         self._asked = OpenAsks()

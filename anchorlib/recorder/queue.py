@@ -178,9 +178,11 @@ class RecordQueue:
     def flush(self, timeout: float | None = None) -> None:
         """Block until all records so far are in the store and visible to any reader.
 
-        timeout: seconds; None waits as long as it takes. A queue that is closing returns at once.
-        Raises FlushTimeoutError after `timeout` seconds, and other errors of anchorlib that the
-        sink raises; any other exception is only logged.
+        Returns at once where the queue is closing or closed. Raises FlushTimeoutError after
+        `timeout` seconds, and other errors of anchorlib that the sink raises; any other exception
+        is only logged.
+
+        timeout: seconds; None waits as long as it takes.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.lock:

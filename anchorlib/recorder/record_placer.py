@@ -45,7 +45,7 @@ class _Put(NamedTuple):
     """The arguments of `RecordPlacer.put`: one record that is to be placed in the ring.
 
     stream: the number of its series and phase. layout: the number of its dtype and shape.
-    at: step, pass, call. folded: how many observations the record sums up.
+    at: step, pass, call and phase. folded: how many observations the record sums up.
     """
 
     source: Source
@@ -105,7 +105,10 @@ class RecordPlacer:
 
     @property
     def placing(self) -> bool:
-        """Whether a record is being placed in the ring, by Python, at this moment."""
+        """Whether a record or statement is being placed in the ring by Python code at this moment.
+
+        The compiled code, which places ordinary records, must not be called meanwhile.
+        """
         return self._producer.placing
 
     def put(  # noqa: PLR0913  # the fields of a slot: making a tuple of them would take time

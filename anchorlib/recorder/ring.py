@@ -74,7 +74,7 @@ def move(target: int, source: int, nbytes: int) -> None:
 
 
 def aligned(nbytes: int) -> int:
-    """Round `nbytes` up to the multiple of 64 that values of this size take in the payload."""
+    """Return how much payload `nbytes` bytes take: the number, rounded up to a multiple of 64."""
     return (nbytes + ALIGNMENT - 1) & -ALIGNMENT
 
 
@@ -276,7 +276,8 @@ class Producer:
     ) -> int:
         """Make the record with values at `pos` visible to the consumer; return its slot's number.
 
-        at: step, pass and call. order: the record's place in the run. scale: the loss scale.
+        at: step, pass and call; further items are ignored. order: the record's place in the run.
+        scale: the loss scale.
         kind: a `SlotKind`. later: whether a device writes the values, and then the slot's last
         word, later on. Raises struct.error for a number that is too large for its field in a slot.
         """

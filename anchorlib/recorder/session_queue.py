@@ -90,7 +90,7 @@ def process_queue(
     Where no process can be started, a thread of this process does its work, after a warning.
 
     store: a directory, or a collector's URL; a collector need not answer yet.
-    on_start: called first in that thread.
+    on_start: called first in a thread that does the work of the process, if there is one.
 
     Raises the errors of opening the store.
     """

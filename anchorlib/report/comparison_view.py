@@ -49,18 +49,24 @@ class Contrast:
     """A comparison of the page's first run with another one, as the page draws it.
 
     A line of the page is a name, kind, mode and phase; a column is a step, or some adjacent steps;
-    a cell is a line in a column.
+    a cell is a line in a column; a pair is a record of the first run and its partner in the other.
+
     plain: the verdict and everything else that goes into the document unchanged.
-    grid: (lines, columns) float64, the error of each cell's worst pair in eps, or a constant:
-        EQUAL, UNMEASURED (no error is known), NONFINITE (a value is finite in one run alone); NaN
-        where the cell has no pair.
-    cells: columns with a row for each cell that differs, ascending by `cell` = line * columns +
-        column: `pairs` and `differing` count the pairs of the cell; pass_index, call, rank, step
-        and the measures are those of its worst pair.
+
+    grid: (lines, columns) float64, the error of each cell's worst pair in eps (the spacing of the
+        dtype's numbers just above 1), or a constant: EQUAL, UNMEASURED (no error is known),
+        NONFINITE (a value is finite in one run alone); NaN where the cell has no pair.
+
+    cells: arrays by name, with an entry for each cell that differs, ascending by `cell` = line *
+        columns + column. `pairs` and `differing` count the pairs of the cell, all and those that
+        differ; pass_index, call, rank, step and the measures are those of its worst pair.
+
     nearby: values around the worst element of a pair: {cell, start, worst, shape, a, b,
         difference}.
+
     footprints: where in their tensors the first divergence and the origins (where differences
         begin) differ.
+
     vicinities: the operations around the first origins, where both runs were traced.
     """
 
@@ -260,9 +266,10 @@ def _plain(comparison: Comparison, a: RunView, b: RunView, number: int) -> dict[
 
 
 def _section(section: Section, a: RunView) -> dict[str, Any]:
-    """Return a section of the comparison's answer as fields for the page's script.
+    """Return a section of a comparison's answer (a headline with entries or a table) for the page.
 
-    It has at most ENTRIES entries, each with the line and column of its cell, or -1 without one.
+    The result has at most ENTRIES entries and table rows. With each entry come the line and column
+    of the page's cell that it is about, -1 where it is about no cell. "all" counts all entries.
     """
     return {
         "key": section.key,

@@ -1,4 +1,4 @@
-"""The data of a page of runs that may still grow, made again whenever records were added."""
+"""The data of a served page about runs that may still grow, made again once records were added."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Followed"]
 
 
 class Followed:
-    """The data of a page of some runs, brought up to date when a reader asks for it.
+    """The data of a page about some runs, brought up to date when a browser asks for it.
 
     compared: compares the first run with each of the others. source: the address where the page
         asks for newer data.
@@ -43,10 +43,11 @@ class Followed:
     def latest(self, have: str) -> tuple[str, str]:
         """Return the data of the page and its tag, which names this state of the runs.
 
-        The data is made again if the runs have grown. have: the tag of the reader's data, "" if it
-        has none. A reader with data does not wait while another reader's request makes newer data:
-        it gets the present data.
-        Raises CollectorError, StoreError.
+        The data is made again if the runs have grown. A browser that has data already does not wait
+        while another request makes newer data: it gets the present data.
+
+        have: the tag of the data that the browser has; "" if it has none. Raises CollectorError,
+            StoreError.
         """
         if self._lock.acquire(blocking=not (have and self._tag)):
             try:

@@ -1,4 +1,7 @@
-"""Reads a run into a RunView: the figures of all records, added up by line and step of the page."""
+"""Reads a run into a RunView: the figures of all records, added up by line and column of the page.
+
+A line of the page is a name, kind, mode and phase; a column is a step, or some adjacent steps.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,11 @@ def gather(
 ) -> RunView:
     """Return everything the page shows of a run.
 
+    Counting exponents may have to read all values; `progress` is called meanwhile with (series
+    read, all series). It is not called where an archive has the counts of each step.
+
+    budget: limits on the amount of data; None for the usual limits.
     cache: the histograms counted so far, for a page that is made again while the run grows.
-        progress: called with (series read, all series): counting exponents may have to read all
-        values. It is not called where an archive has the counts of each step.
     """
     budget = budget or PageBudget()
     if (view := pooled_view(run, budget)) is not None:
@@ -97,7 +102,10 @@ def _apart(run: Run) -> tuple[str, ...]:
 
 
 def _width(cells: int, budget: int) -> int:
-    """Return how many steps must share a column so that `cells` cells become at most `budget`."""
+    """Return how many steps must share a column of the page, to keep within a budget of cells.
+
+    cells: lines × steps, the cells of a page with a column for each step.
+    """
     return max(1, -(-cells // budget))
 
 
@@ -199,9 +207,10 @@ def _figures(
 
 
 def _exact(make: Callable[[Array, Array], ExactSums], cells: Array, values: Array) -> ExactSums:
-    """Return the exact sums of the values of each cell, a million values added at a time.
+    """Return the exact sum of the values of each cell, computed piece by piece to bound memory.
 
-    make: makes the sums of some cells and values. cells: the cell of each value.
+    make: called with at most AT_ONCE cells and values; returns their sums by cell. cells: the cell
+    of each value.
     """
     pieces = (slice(start, start + AT_ONCE) for start in range(0, len(cells), AT_ONCE))
     return ExactSums.pooled([make(cells[piece], values[piece]) for piece in pieces])
@@ -210,9 +219,10 @@ def _exact(make: Callable[[Array, Array], ExactSums], cells: Array, values: Arra
 def _nonfinite(parts: list[LineRecords], places: list[int]) -> tuple[Nonfinite | None, int]:
     """Return the first record with a NaN or an infinity, and how many lines have any.
 
-    A line is the records of one name, kind, mode and phase. The first is the earliest by
-    step, then by order, then the lowest rank; None where all are finite. places: for each part the
-    index of its line.
+    The first record is the earliest by step, then by order, then by rank; it is None where all
+    records are finite. A line is the records of one name, kind, mode and phase.
+
+    places: for each of `parts` the index of its line.
     """
     firsts: list[tuple[tuple[int, int], LineRecords, int, int]] = []
     for part, line in zip(parts, places, strict=True):

@@ -19,9 +19,10 @@ _Row: TypeAlias = dict[int, tuple[list[int], int]]
 def rows(count: int, edges: Sequence[Edge]) -> list[list[int]]:
     """Return the rows from top to bottom, each from left to right.
 
+    In a row, a number from 0 on is a node; -1 - n is the place where edge n crosses the row.
+
     count: the number of nodes. Nodes are numbered so that edges lead from lower to higher numbers.
-    edges: (maker, taker), each once; those to one node in the order of its inputs. In a row, a
-        number from 0 on is a node; -1 - n is the place where edge n crosses the row.
+    edges: distinct (maker, taker) pairs; those with one taker stand in the order of its inputs.
     """
     height = _heights(count, edges)
     first = {maker: number for number, (maker, _) in reversed([*enumerate(edges)])}

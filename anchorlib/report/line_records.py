@@ -19,8 +19,8 @@ Array = np.ndarray[Any, Any]
 class LineRecords:
     """The records of one rank that go into one line (name, kind, mode, phase) of the page.
 
-    columns: the columns of the series that the page uses, with an entry for each record. numel: how
-        many elements each record has.
+    columns: those of `Series.columns` that the page uses: arrays with an entry for each record.
+    numel: how many elements each record has.
     """
 
     info: TensorInfo

@@ -27,11 +27,13 @@ def nearby_values(
 ) -> list[dict[str, Any]]:
     """Return the elements within RADIUS of the worst one, for the cells that matter most.
 
-    Each dict describes one cell, with the keys that `Contrast.nearby` lists. Elements are in C
-    order. cells, pairs: the cells (line and column of the page) that differ, and the worst pair of
-    each. wanted: the cells of the first divergence and of the origins (where differences begin),
-    which come first. The other cells follow by their error, as far as the budget allows. A cell is
-    left out if a run did not keep the values, or if it is not known which element is the worst.
+    Each dict describes one cell, with the keys that `Contrast.nearby` lists; elements are in C
+    order. The `wanted` cells come first; the others follow, the largest error first, as far as the
+    budget allows. A cell is left out if a run did not keep the values, or if it is not known which
+    element is the worst.
+
+    cells, pairs: the cells (line and column of the page) that differ, and the worst pair of each.
+    wanted: the cells of the first divergence and of the origins (where differences begin).
     """
     neighbourhoods: list[dict[str, Any]] = []
     left = budget.read_bytes

@@ -14,7 +14,7 @@ __all__ = ["show"]
 def show(*runs: Run, comparisons: Sequence[Comparison] | None = None, height: int = 900) -> Shown:
     """Return the page of these runs for a notebook to display; the first run is the reference.
 
-    comparisons: of the first run with each other run, in their order; None for a page without them.
-        height: of the frame, in pixels.
+    comparisons: those of the first run with each other run, in the order of `runs`; None: none.
+    height: how high the frame is, in pixels.
     """
     return Shown(page(runs, comparisons), height)

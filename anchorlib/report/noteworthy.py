@@ -1,6 +1,8 @@
 """What deserves attention in one run, worst first: the sentences on top of its page.
 
-Rules of thumb; the sentence of each finding names its rule:
+A column of the page is a step, or some adjacent steps whose figures are added up. These findings
+follow rules of thumb, which the sentence of each finding names:
+
     dead        every element is zero in the last half of a tensor's columns (of at least four)
     exploding   a tensor's norm in one column is more than a thousand times its median
     range       at least a hundredth of the gradients' elements lie outside a format's range

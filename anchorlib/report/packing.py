@@ -30,8 +30,9 @@ class ArrayPacker:
         self._length = 0
 
     def array(self, values: Any, dtype: str) -> dict[str, list[Any]]:
-        """Append an array to the block of numbers; return its reference for the document.
+        """Append an array, flattened in C order, to the block; return its reference.
 
+        The reference is what stands for the array in the document: `{"$": [dtype, offset, size]}`.
         dtype: "u1", "u2", "u4", "i2", "i4", "f4" or "f8".
         """
         flat = np.ascontiguousarray(
@@ -54,10 +55,9 @@ class ArrayPacker:
         return self.array(values, next(fitting, "f8"))
 
     def rough(self, values: Any) -> dict[str, list[Any]]:
-        """Append an array as float32 with 13 bits of precision (0.01 %).
+        """Append an array as float32 with 13 bits of precision (0.01 %); return its reference.
 
-        Return its reference for the document. It compresses better so, and suits numbers that the
-        page shows as colours.
+        Rounded numbers compress better, and are exact enough where the page shows them as colours.
         """
         bits = np.ascontiguousarray(np.asarray(values, "<f4").reshape(-1)).view("<u4")
         # Adding half of the unit that is cut off rounds to nearest. A carry into the exponent is

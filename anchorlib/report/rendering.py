@@ -58,9 +58,9 @@ def page(
 ) -> str:
     """Return one self-contained HTML page about `runs`; the first is the reference.
 
-    comparisons: of the first run with each other run, in their order; None for a page without them.
-        budget: limits on how much data goes into the page. progress: called with (done, all) while
-        histograms are counted.
+    comparisons: those of the first run with each other run, in the order of `runs`; None: none.
+    budget: limits on how much data goes into the page; None for the usual limits.
+    progress: called with (series read, all series) for each run, while histograms are counted.
     """
     budget = budget or PageBudget()
     views = [gather(run, budget=budget, progress=progress) for run in runs]
@@ -96,8 +96,8 @@ def contrasted(
 ) -> list[Contrast]:
     """Return the comparisons as the page draws them.
 
-    views: what the page shows of each run. comparisons: of the first run with each other run, in
-        their order.
+    views: what the page shows of each run. comparisons: the comparisons of the first run with each
+        other run, in the order of `views`.
     """
     return [
         contrast(one, views[0], views[number], number, budget=budget)

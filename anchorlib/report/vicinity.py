@@ -1,7 +1,8 @@
 """The operations around an origin in both runs, which the page draws side by side.
 
-This needs both runs to be traced: the operation that made the record at the origin is found by the
-record's digest, and the operations around it by following their inputs. No name is guessed.
+An origin is a record where a difference between runs A and B begins. Both runs must be traced: the
+operation that made the record is found by the record's digest, and the operations around this
+operation by following inputs. Names are not used to find operations.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def vicinities(comparison: Comparison) -> list[dict[str, Any]]:
 class _Traced:
     """The traced operations of both runs; those of a rank are read once, when they are needed.
 
-    marks: for each run the operations that differ from the other run.
+    marks: for run A and for run B, the operations that differ from the other run.
     """
 
     runs: tuple[Run, Run]
@@ -89,7 +90,8 @@ def _names(comparison: Comparison) -> tuple[str, str]:
 def _pair(evidence: tuple[Frontier, int]) -> tuple[Record, Record]:
     """Return run A's record at an origin (where a difference begins), and its partner in run B.
 
-    Each is (table of records, row in the table).
+    Each record is given as (table of records, row in the table). evidence: the Frontier in which
+    the origin was found, and the origin's row in A's table.
     """
     alignment, row = evidence[0].alignment, evidence[1]
     at = int(alignment.a_row.searchsorted(row))

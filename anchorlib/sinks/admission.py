@@ -1,4 +1,4 @@
-"""Filters what goes to a sink: records and gaps that no store or message could hold.
+"""Keeps from a sink what no store or message could hold, such as records with an invalid name.
 
 A block is written as a whole, so that one record that cannot be written would cost all others. Such
 a record is taken out of its block before, and counted as a gap.

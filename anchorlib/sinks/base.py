@@ -77,9 +77,11 @@ class Sink(Protocol):
     def close(self, timeout: float) -> int:
         """Flush, mark the run as closed for this rank, and return how many more records are lost.
 
-        Records that `lost` counts are not counted again. timeout: the most seconds that this may
-        take. A run whose sink was revoked is left open and only unlocked, unless a collector still
-        lacks records of it.
+        Records that `lost` counts are not counted again. After `revoke` the run is only unlocked,
+        and not marked as closed; but a sink whose collector still lacks records of the run delivers
+        these, and closes the run.
+
+        timeout: the most seconds that this may take.
         """
 
     def revoke(self) -> None:

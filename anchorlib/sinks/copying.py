@@ -167,10 +167,11 @@ def _are_equal(part: _CopiedAttempt, there: RankReader, records: int) -> bool:
 
 
 def _is_open(part: _CopiedAttempt, have: int, there: RankReader | None) -> bool:
-    """Return whether an attempt has to be copied, because the other store may lack some of it.
+    """Return whether an attempt has to be copied, because the other store may lack a part of it.
 
-    It may lack some if it lacks records. If it has all records, in its last attempt, and this user
-    can continue that attempt, it may still lack gaps, lineage or traced operations.
+    This is so if records are missing there. It is also so if all records are there and this user
+    can continue the attempt, as the last one there: then gaps, lineage or traced operations may be
+    missing.
 
     have: how many of the attempt's records the other store has.
     there: a reader of the rank in the other store; None if the rank is not there.

@@ -53,7 +53,7 @@ class EmbeddedSink:
 
     @property
     def dropped(self) -> int:
-        """How many records were stored without values: the disk, or `max_bytes`, had no room."""
+        """How many records were stored without values for lack of room, or could not be stored."""
         return self._writer.left_out.records
 
     @property
@@ -63,7 +63,10 @@ class EmbeddedSink:
 
     @property
     def own_gaps(self) -> int:
-        """How many series have records whose values were left out; each is stated as a gap."""
+        """How many gap statements the writer makes of dropped records.
+
+        There is one statement for each series and reason.
+        """
         return self._writer.left_out.series
 
     def put(self, block: RowBlock) -> None:

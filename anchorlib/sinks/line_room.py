@@ -30,8 +30,10 @@ _DROPPED: Final = "line full"
 class LineRoom:
     """Says which records still have room, and counts those that were dropped.
 
-    outbox: what waits for the collector. spool: where it waits; None for memory.
+    outbox: the queue of messages that wait for the collector.
+    spool: the spool in which messages wait; None if they wait in memory.
     limit: the most bytes that may wait in memory; a spool has a separate limit.
+
     state: called with the gap statements that changed. It needs a lock, which the caller of the
         methods holds.
 
@@ -53,10 +55,10 @@ class LineRoom:
         self.gaps: dict[tuple[str, str, str, str], Gap] = {}
 
     def has(self, weight: int, share: float = 1.0) -> bool:
-        """Return whether `weight` more bytes fit into the share `share` of the room.
+        """Return whether `weight` more bytes fit into the room, of which `share` may be used.
 
         Where nothing waits, anything fits: otherwise a record larger than the room would never be
-        sent.
+        sent. share: a fraction from 0 to 1.
         """
         # A record larger than the limit is taken alone, or it could never be sent.
         if not self._outbox.waiting:

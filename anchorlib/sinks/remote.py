@@ -61,11 +61,13 @@ _CLOSED: Final = "closed"
 class RemoteSink:
     """Sends the records of one rank of one run to the collector at `address`.
 
-    address: of one collector, or of several in one URL: then a hash of the rank chooses with which
-        collector the rank begins, and it goes on at the next one while a collector is away.
+    address: the address of one collector, or of several collectors in one URL. Of several, a hash
+        of the rank chooses the first; while one collector stays away, the next gets the records.
+
     options: under durability="power", `put` returns when the block is on the spool's disk.
     credentials: None takes those of the environment.
     spool: the directory below which records wait on disk; None keeps them in memory.
+
     writer_id: the secret of an earlier sink whose records are continued, from record number `first`
         on; None begins anew.
 
@@ -380,7 +382,7 @@ class RemoteSink:
     def _moved(self, sentence: str) -> None:
         """Write the new collector's address into the spool's file spool.json, and log `sentence`.
 
-        Called when the rank goes on at another collector, of several.
+        This is called when the records of the rank go to another one of several collectors.
         """
         if self._spool is not None:
             try:
@@ -392,9 +394,10 @@ class RemoteSink:
 
 @dataclass(frozen=True, slots=True)
 class _Published:
-    """The flush number `wanted`, which the collector was asked for.
+    """A flush that the collector was asked for, and which may still be under way.
 
-    await_published: called with the number and a timeout in seconds; waits until the flush is done.
+    wanted: the number of the flush. await_published: called with this number and a timeout in
+        seconds; waits until the flush is done.
     """
 
     await_published: Callable[[int, float | None], None]

@@ -113,11 +113,13 @@ class SpoolContent:
         return Hello(run=label.run, rank=label.rank, writer_id=bytes.fromhex(label.writer_id))
 
     def hello(self, attempts: Sequence[PastAttempt]) -> Hello:
-        """Return the Hello message (who writes what) of this delivery; set `links`, `attempt`.
+        """Return the Hello message (who writes what) of this delivery.
 
-        attempts: the recordings of this rank that the target has already, oldest first.
-        The numbers under which `frames` are sent then count from the end of `links` on. Raises
-        RunExistsError if the target's recordings are not those of this spool.
+        If earlier deliveries have brought records of this spool to the target, this also sets
+        `links` and `attempt`, and record number 0 of this delivery is the first that `links` lack.
+
+        attempts: the recordings of this rank that the target has already, oldest first. Raises
+            RunExistsError if the target's recordings are not those of this spool.
         """
         hello = Hello()
         hello.CopyFrom(self._hello)

@@ -35,12 +35,17 @@ _REFUSALS: Final = 5  # in a row, after which a spool is left for `anchor push`
 
 
 class Earlier:
-    """Delivers the spools of a rank's earlier attempts, on the thread that runs `sender` later.
+    """Delivers the spools of a rank's earlier attempts, before `sender` sends the present attempt.
+
+    Both are done by the same thread, one after the other.
 
     route, hello: the collectors and the writer of the present attempt.
+
     sender: the sender of the present attempt; once it is `finished`, no earlier attempt is
         delivered any more.
+
     changed: guards `sender`.
+
     on_trouble: called, without the lock of `changed`, with a sentence at the first failure, and at
         the first after any progress.
     """

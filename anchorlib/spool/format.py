@@ -4,11 +4,16 @@
 
 The payload is a message as it will be sent to the collector. A segment begins with the message
 Hello and all definitions, lineage and gap statements so far, so that it can be read without the
-earlier segments. What `seq` means depends on the message. Of a frame it is the number after that of
-the last record of which the frame holds values, with the bit `OPEN` set if that record goes on in
-the next frame; of a definition it is the definition's number; of any other message it is the
-number of the next record. `check` is the lower half of the payload's xxh3-64, seeded with the
-xxh3-64 of length and seq.
+earlier segments.
+
+`seq` is a number whose meaning depends on the message:
+
+- A frame (message with records) has n + 1, where n is the number of the last record in it. The bit
+  `OPEN` is set as well if the values of that record go on in the next frame.
+- A definition has its own number.
+- Any other message has the number of the record that comes next.
+
+`check` is the lower half of the payload's xxh3-64, seeded with the xxh3-64 of length and seq.
 """
 
 from __future__ import annotations

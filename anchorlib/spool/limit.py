@@ -1,4 +1,8 @@
-"""How large a spool may grow: ANCHOR_SPOOL_LIMIT, else 10 GiB, at most a fifth of the free disk."""
+"""How large a spool may grow.
+
+The limit is ANCHOR_SPOOL_LIMIT if this is set, else 10 GiB or a fifth of the free disk, whichever
+is smaller.
+"""
 
 from __future__ import annotations
 

@@ -245,9 +245,10 @@ class Sender:
             self._changed.notify_all()
 
     def _rested(self) -> bool:
-        """Wait until the outbox has something to send, or sending is over; return True.
+        """Wait until the outbox has something to send, or sending is over.
 
-        Returns False at once if the outbox has something to send already.
+        Return whether there was anything to wait for: False if the outbox has something to send
+        already.
         """
         with self._changed:
             if not self._outbox.at_rest:

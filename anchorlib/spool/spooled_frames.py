@@ -1,7 +1,7 @@
 """A spool as an outbox sees it: frames (messages with records) in order, most of them on disk.
 
     store ─▶ segments ─┐
-      └ fails ─▶ memory ┴─ first, advance ─▶ stream          memory moves to the disk when it can
+      └ fails ─▶ memory ┴─ first, advance ─▶ stream to the collector
 
 Frames that the disk did not take wait in memory, behind those on disk. They are sent from memory,
 or move to the disk as soon as it takes them.

@@ -175,10 +175,11 @@ class WrittenSpool:
             self.writer.sync_or_warn()
 
     def tell(self) -> None:
-        """Write new gaps (what was not recorded) and lineage to the disk, at most every 2 seconds.
+        """Write new gaps (what was not recorded) and lineage to the disk, if it is time to do so.
 
-        The interval doubles with each writing, up to 60 seconds. Without this they would wait for
-        the next record, and a full spool may accept none for long.
+        The least time between two writings is 2 seconds at first, and doubles with each writing, up
+        to 60 seconds. Otherwise gaps and lineage would only be written with the next record, and a
+        full spool may accept no record for long. An error of the disk is ignored.
         """
         now = time.monotonic()
         if now < self._logged_at + self._logged_every:

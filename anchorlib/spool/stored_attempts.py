@@ -75,12 +75,14 @@ def past_attempts(run: str, rank: int, to: str, part: int = 0) -> Sequence[PastA
 def heir_among(secret: bytes, attempts: Sequence[PastAttempt]) -> Heir | None:
     """Return the writer under which the delivery of a spool continues.
 
+    Return None if no attempt is of the spool's writer: then no earlier delivery has begun. Only the
+    last attempt of a rank can be continued. If another attempt follows the writer's attempt, the
+    rest of the writer's records becomes a new attempt, under the secret that `next_secret` derives.
+    If that attempt was interrupted too, the next secret is derived from its secret, and so on. So
+    every interrupted delivery is found again.
+
     secret: the secret of the spool's writer. attempts: all attempts (recordings) of the rank,
-        oldest first. Return None if none of them is of that writer.
-    Only the last attempt of a rank can be continued. If another one follows the writer's attempt,
-    the rest of the writer's records becomes a new attempt, under the secret that `next_secret`
-    derives. If that attempt was interrupted too, the next secret is derived from its secret, and so
-    on. So every interrupted delivery is found again.
+        oldest first.
     """
     known = {one.claim: number for number, one in enumerate(attempts)}
     if claim_of(secret) not in known:

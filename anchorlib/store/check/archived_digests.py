@@ -83,13 +83,14 @@ def rank_digest_faults(run: Location, reader: RankReader) -> Iterator[str]:
 def _stated_digests(
     run: Location, figures: RunFigures | None = None
 ) -> tuple[RunFigures | None, dict[int, RankDigests] | None, Sequence[StepFigures] | None]:
-    """Return the run's index, and the digests and figures of steps that it refers to.
+    """Return the run's index, its digests by rank, and its figures of steps.
+
+    Digests are hashes of the records of each range of steps. Figures of steps are counts, extremes
+    and histograms of each step; the one object that holds all of them is returned in a list. The
+    index is None where the run has none. Digests or figures of steps are None where their file is
+    missing or damaged, and empty where the index refers to no such file.
 
     figures: the index, if it was read already.
-    Digests are hashes of the records of each range of steps, by rank; figures are counts, extremes
-    and histograms of each step, as a list of one entry. The index is None where the run has none.
-    Digests or figures are None where their object is missing or damaged, and empty where the index
-    refers to none.
     """
     figures = figures or _figures(run)
     steps = steps_of_run(run, figures)

@@ -65,10 +65,11 @@ def document_faults(rank: Location, reader: RankReader) -> Iterator[str]:
 
 
 def due_documents(rank: Location, reader: RankReader) -> dict[str, bytes]:
-    """Return all zarr.json files of a rank of format 2 as its rows require them, parents first.
+    """Return all zarr.json files of a rank as its rows require them, parents first.
 
-    The keys are the folders of the files. Raises DamagedError where the log of operations is
-    damaged, StoreError where rows are damaged.
+    The rank must be stored in format 2 of the store, the present one. The keys are the folders of
+    the files. Raises DamagedError where the log of operations is damaged, StoreError where rows are
+    damaged.
     """
     documents = _documents(reader, _sizes(reader)) | _operation_documents(rank)
     lengths = np.maximum(reader.column("hist_length"), 0)
@@ -112,7 +113,9 @@ def _is_published(rank: Location) -> bool:
 def _sizes(reader: RankReader) -> dict[int, tuple[int, int]] | None:
     """Return (rows, elements) of each form, by number; None if the table is too damaged.
 
-    A form is the records of one dtype and shape.
+    A form holds the records of one dtype and shape; a flat form holds records of one dtype and many
+    shapes. rows: how many records the form has. elements: how many elements these have together in
+    a flat form; 0 in any other form.
     """
     try:
         for name in LABELS:  # read here because `tell_series` needs them for forms' documents
@@ -128,10 +131,12 @@ def _sizes(reader: RankReader) -> dict[int, tuple[int, int]] | None:
 
 
 def _forms(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
-    """Return the zarr.json files of all forms (dtype and shape) with values, by folder.
+    """Return the zarr.json files of all forms that have values, by folder.
 
-    A form has a group, an array of values, and arrays of labels (series, step, …) beside it; each
-    has a zarr.json.
+    A form holds the records of one dtype and shape (or of many shapes, if it is flat). It has a
+    group, an array of values, and arrays of labels (series, step, …) beside it; each has a
+    zarr.json.
+
     sizes: (rows, elements) of each form, by number; None makes all arrays empty.
     """
     forms = []
@@ -152,10 +157,11 @@ def _forms(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
 
 
 def _arrays(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
-    """Return the zarr.json files of all arrays of a run of format 1, without their attributes.
+    """Return the zarr.json files of all forms of a rank of format 1, without their attributes.
 
-    The keys are the folders of the files. sizes: (rows, elements) of each form, by number; None
-    makes all arrays empty.
+    Format 1 of the store is what anchorlib 0.1 wrote. The keys are the folders of the files.
+
+    sizes: (rows, elements) of each form, by number; None makes all arrays empty.
     """
     documents = {}
     for form in reader.catalogue.forms:

@@ -47,8 +47,8 @@ class RankNote:
 
     uid: the id of the rank. records: how many rows it has. catalogue: how many bytes its catalogue
         has. The three say which state of the rank was sealed (made into the archive's objects).
-    objects: a hash of the names, sizes and tags of its objects in the archive, taken when each
-        object had been compared with the sealed one.
+    objects: a hash of the names, sizes and tags of the rank's objects in the archive, taken after
+        each of them was found to be what was sealed.
     """
 
     uid: str

@@ -33,10 +33,10 @@ class LeftOut:
     """
 
     def __init__(self, stated: Iterable[Gap]) -> None:
-        """stated: the gaps (counts of what is not recorded) in the catalogue of this attempt.
+        """Continue from the counts that the catalogue states already, if the attempt goes on.
 
-        There are some where the attempt was interrupted and goes on: counts continue from them.
-        Only gaps that the writer itself causes are used.
+        stated: the gaps (counts of what is not recorded) in the catalogue of this attempt; none if
+            the attempt is new. Only gaps that the writer itself causes are used.
         """
         self._gaps: dict[Key, Gap] = {
             (gap.name, gap.kind, gap.mode, gap.reason): gap
@@ -83,10 +83,11 @@ class LeftOut:
     def due(self, run_bytes: int) -> bool:
         """Return whether it is time to state counts as gaps; False where none has changed.
 
-        run_bytes: the present size of the run.
         Changed counts are stated at most once a second. When the lines of gaps have become more
         than a small part of the run, counts are stated only when their total has doubled: lines of
         a catalogue are never replaced, so each further line costs room.
+
+        run_bytes: how many bytes the rank has by now.
         """
         if not self._unstated or time.monotonic() - self._stated_at <= STATE_SECONDS:
             return False

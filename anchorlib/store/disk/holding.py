@@ -100,8 +100,8 @@ def move_locks(store: Path, run: str, name: str) -> None:
 def _locks(store: Path, run: str) -> list[tuple[str, Path]]:
     """Return (rank name, lock file) of each rank of the run that was ever locked, sorted.
 
-    "rank3" is the name of a rank, "rank3.p1" that of a part of one. A rank counts even if it was
-    never made.
+    "rank3" is the name of a rank, "rank3.p1" the name of a part of a rank. A rank that was locked
+    is listed even if nothing was ever recorded in it.
     """
     return sorted((rank, path) for name, rank, path in _all_locks(store) if name == run)
 

@@ -38,7 +38,10 @@ class RankLock:
     """
 
     def __init__(self, descriptor: int) -> None:
-        """descriptor: an open lock file, locked by `take` or inherited from a parent process."""
+        """Stand for the lock on the open lock file `descriptor`, which is held already.
+
+        It was locked by `take`, or is inherited from a parent process.
+        """
         self._descriptor = descriptor
         _HELD.add(self)
 
@@ -191,7 +194,10 @@ def _sign(descriptor: int) -> None:
 
 
 def signed(path: Path) -> tuple[str, int] | None:
-    """Return who took a lock, as (machine, ns since the epoch); None if the file does not say."""
+    """Return where and when a lock was taken, as (machine, nanoseconds since the epoch).
+
+    None if the lock file at `path` does not say it, or cannot be read.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -207,7 +213,7 @@ def signed(path: Path) -> tuple[str, int] | None:
 
 
 def holder(descriptor: int) -> str:
-    """Return the process that a lock file names as its holder, in words."""
+    """Return, in words, the process that a lock file names as its holder, or "another process"."""
     try:
         owner: dict[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {int(owner['pid'])} on {escape(str(owner['host']))}"

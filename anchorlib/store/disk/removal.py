@@ -34,7 +34,8 @@ _NAME: Final = "removed"
 def put_aside(store: Path, path: Path) -> str:
     """Move `path` out of the store's hierarchy by one rename, into the store's folder `removed`.
 
-    Return the name that it has there. Raises OSError, StoreError where `removed` is no folder.
+    Return the name that it has there. Raises OSError where it cannot be moved, and StoreError where
+    `removed` is no folder.
     """
     name = f"{path.name}.{os.urandom(4).hex()}"
     with contextlib.suppress(FileExistsError):
@@ -92,7 +93,8 @@ def finish_removals(store: Path) -> tuple[int, list[str]]:
 def disk_bytes(path: Path) -> int:
     """Return the bytes of disk that a folder's contents take; holes of sparse files take none.
 
-    Links are not followed. 0 for a folder that is a link; raises FileNotFoundError for no folder.
+    Links are not followed: the result is 0 if `path` itself is a link. Raises FileNotFoundError if
+    nothing is at `path`.
     """
     total = 0
     for _, folders, files, above in os.fwalk(path, onerror=None, follow_symlinks=False):
