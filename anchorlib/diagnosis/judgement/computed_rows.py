@@ -98,7 +98,11 @@ class ComputedRows:
         return self.changes.other_index(row) and differs_before(self.frontier, row)
 
     def _random(self, row: int) -> bool:
-        """Return whether a row differs between the noise runs, though its inputs are equal."""
+        """Return whether a row's tensor is random, as the noise runs show it; False without them.
+
+        It is random where any of its records differs between A and a noise run, or between two
+        noise runs, though its inputs are equal.
+        """
         a = self.frontier.alignment.a
         tensor = a.tensors[a.tensor[row]]
         return self.noise is not None and (tensor.name, tensor.kind) in self.noise.random

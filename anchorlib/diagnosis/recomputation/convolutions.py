@@ -285,7 +285,11 @@ def _stated(text: str, size: Shape) -> Strides:
 
 
 def _settings(text: str) -> dict[str, Shape]:
-    """Return the settings in a module's description that are numbers, by name."""
+    """Return the numbers of a convolution's settings, as a module's description states them.
+
+    Names are "stride", "padding", "dilation" and "groups"; each value is a tuple, as (2,) for
+    `groups=2`. What the description leaves out, or states in words (`padding='same'`), is missing.
+    """
     return {
         name: tuple(map(int, re.findall(r"[0-9]+", said))) for name, said in _SETTING.findall(text)
     }

@@ -68,8 +68,8 @@ def without_gradient(frontier: Frontier, row: int, names: Mapping[str, str]) -> 
 def _when(graded: Mapping[int, set[str]], step: int, lone: set[str]) -> str:
     """Return since when a run has no gradient of the parameters `lone`, as "from step 8 on".
 
-    "in step 8" where the gradients come back later. graded: step → the parameters of which the run
-    has a gradient in that step.
+    "in step 8" where any of these gradients comes back later. graded: step → the parameters of
+    which the run has a gradient in that step. step: a step without these gradients.
     """
     if any(lone & reached for at, reached in graded.items() if at > step):
         return f"in step {step}"

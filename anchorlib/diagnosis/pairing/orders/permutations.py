@@ -61,7 +61,11 @@ def orders(alignment: Alignment) -> Orders:
 
 
 def _order_of_batch(alignment: Alignment, pairs: Sequence[int]) -> tuple[int, Order | None]:
-    """Return the pair that tells the order of a batch, and the order: None if no pair tells it."""
+    """Return the first pair that alone tells the order of a batch, and that order.
+
+    If no pair does, return the first of `pairs` and the order that several pairs tell together,
+    which is None where they tell none either.
+    """
     for pair in pairs:
         if (order := _order(alignment, pair)) is not None:
             return pair, order
@@ -152,10 +156,11 @@ def _joint_order(alignment: Alignment, pairs: Sequence[int]) -> Order | None:
 
 
 def _long_axis(alignment: Alignment, pair: int) -> int | None:
-    """Return the longer axis of a pair of integer records: edges are many, and have two ends.
+    """Return the longer axis of a pair of integer records, which counts the samples.
 
-    None where shapes or dtypes differ, for other dtypes, more than two axes, or too few or many
-    rows.
+    The edges of a graph are such samples: their two ends are stored as (2, edges) or (edges, 2).
+    None where shapes or dtypes differ, for other dtypes than integers, for more than two axes, and
+    for an axis shorter than SURE or longer than MOST.
     """
     a, b = alignment.a, alignment.b
     row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
