@@ -44,15 +44,15 @@ def align_ops(
     """Align the operations in the steps that both runs traced.
 
     Returns None if no step was traced by both. If one run divides a step into more passes than the
-    other, only the passes of both are aligned.
+    other, only the passes of both are aligned. A module of which one run has no operation is no
+    difference in two cases: if `partial`, and in a step in which a run has no operation of compiled
+    code although it has some in another step (a compiled graph is read only in the step in which
+    it is compiled).
 
     a, b: the traced operations of run A and of run B.
     names: B's name of a module -> A's, where they differ.
     step_offset: step n of A is step n + step_offset of B.
-    partial: whether operations of some modules were not traced. Then a module of which one run has
-        no operation is no difference. The same holds for a step in which a run has no operation of
-        compiled code although it has some in another step: a graph is read in the step in which it
-        is compiled.
+    partial: whether operations of some modules were not traced.
     """
     every = list(a), list(b)
     one, two = _Grouped(every[0], {}, 0), _Grouped(every[1], names, step_offset)

@@ -18,11 +18,14 @@ LEAST = 2.0**-1000
 
 
 def bounds(a: Figures, b: Figures, eps: Array, elements: Array) -> dict[str, Array]:
-    """Return lower bounds of what `Differences` would compute from the values, by field of Measure.
+    """Return lower bounds of the measures of pairs of records whose values were not kept.
 
-    nan where there is no bound. ‖b − a‖₂ ≥ |‖b‖₂ − ‖a‖₂|, and ≥ |Σb − Σa| / √n (Cauchy and
-    Schwarz); max|b − a| is at least the difference of the maxima, of the minima, and of the means.
-    These bounds hold where all elements are finite.
+    The dict has the name of a field of `Measure` → an array with one number for each pair: nan
+    where there is no bound, and under "norm" ‖a‖₂ itself.
+
+    ‖b − a‖₂ ≥ |‖b‖₂ − ‖a‖₂|, and ≥ |Σb − Σa| / √n (Cauchy and Schwarz); max|b − a| is at least the
+    difference of the maxima, of the minima, and of the means. These bounds hold where all elements
+    are finite.
     a, b: the figures of each pair's two records. eps: the unit of each pair's errors.
     elements: how many numbers the figures sum up (a complex element is two).
     """

@@ -122,8 +122,8 @@ class TensorTree:
 def _opened(run: str, pickled: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
     """Return the tree that was pickled, after opening its ranks in this process.
 
-    pickled: for each series a pin (how to find its rank), its number in the rank, and its row
-        numbers, compressed.
+    pickled: for each series (all records of one tensor and kind) a pin, by which its rank is found;
+        the number of the series in that rank; and the numbers of its rows, compressed.
     """
     parts = []
     for pin, number, rows in pickled:

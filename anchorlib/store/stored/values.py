@@ -81,9 +81,10 @@ class StoredForm:
         return array.pick(rows)
 
     def shapes(self, rows: Array) -> Array:
-        """Return the shapes of records of a flat form: (len(rows), ndim), padded with -1.
+        """Return the shapes of records of a flat form, one row for each record.
 
-        A flat form holds records of many shapes.
+        A row has as many numbers as the form stores for any shape (`entry.ndim`), with -1 behind
+        the end of a shape. Raises StoreError for a damaged shape.
         """
         ndim = self.entry.ndim
         shapes = self._array(self.entry.shapes, INT64, shape_rows(ndim), (ndim,)).pick(rows)

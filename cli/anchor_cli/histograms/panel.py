@@ -58,9 +58,10 @@ class Panel:
         return _HEADROOM * (tallest or max(histogram.zero, histogram.nan, histogram.inf, 1))
 
     def height(self, count: int) -> float:
-        """Returns the height of a bar for `count` elements, in units of the y axis.
+        """Returns the height of a bar for `count` elements: the count itself, within two limits.
 
-        It is at most `top`; a small count gets a height that can be seen. 0.0 for no elements.
+        A bar is at most as high as `top`, the upper edge of the panel, and at least so high that it
+        can be seen. 0.0 for no elements.
         """
         return min(max(count, _SEEN * self.top), self.top) if count else 0.0
 

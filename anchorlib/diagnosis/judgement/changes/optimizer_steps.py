@@ -122,9 +122,10 @@ def _times(count: int) -> str:
 
 
 def _rows(table: Table, row: int, name: str, kind: str) -> dict[int, list[int]]:
-    """Return the rows before `row` of one parameter and kind, by step: step → rows.
+    """Return the records of one parameter and kind that come before a row: step → their rows.
 
-    name: the parameter. Empty where a mode (such as EveryN) records only some of the steps.
+    The records are those of the row's rank and attempt, of all phases. {} where a mode (such as
+    EveryN) recorded only some of the steps. name: that of the parameter.
     """
     made = series(table, row, kind, name, every_phase=True)
     if {table.tensors[number].mode for number in np.unique(table.tensor[made])} - EVERY_STEP:

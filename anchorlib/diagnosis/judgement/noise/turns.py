@@ -152,7 +152,7 @@ def _turned(
         return None
     off = np.abs(own[1] - own[0])
     if updates:
-        turned = _undecided(beside, off)
+        turned = _undecided(beside, len(off))
     else:
         turned = _crossed(beside, off, _limits(frontier, row))
         turned |= _swapped(frontier, row, own, beside)
@@ -252,17 +252,18 @@ def _crossed(beside: list[tuple[str, Array, Array]], off: Array, limits: set[flo
     return accounted
 
 
-def _undecided(beside: list[tuple[str, Array, Array]], off: Array) -> Array:
+def _undecided(beside: list[tuple[str, Array, Array]], count: int) -> Array:
     """Return a boolean mask of the elements of an update whose gradient consists of rounding.
 
-    Their gradients differ by more than UNSTEADY of their size, and in both runs they are no larger
-    than NEAR times what the gradients of the other elements usually differ by.
-    beside: the kind and the values of each parent of the update. off: how far the updates of the
-    two runs are apart, for each element.
+    The gradient of such an element differs by more than UNSTEADY of its size, and in both runs it
+    is no larger than NEAR times what gradients usually differ by, in the elements whose gradients
+    differ by less than that.
+    beside: the kind and both runs' values of each parent of the update; only gradients count.
+    count: how many elements the update has.
     """
-    undecided = np.zeros(len(off), bool)
+    undecided = np.zeros(count, bool)
     for kind, x, y in beside:
-        if kind == "grad" and len(x) == len(y) == len(off):
+        if kind == "grad" and len(x) == len(y) == count:
             apart, size = np.abs(y - x), np.maximum(np.abs(x), np.abs(y))
             steady = apart <= UNSTEADY * size
             usual = np.linalg.norm(apart[steady]) / math.sqrt(max(int(steady.sum()), 1))

@@ -76,14 +76,14 @@ def test_an_update_is_undecided_where_its_gradient_is_rounding(usual, large, not
     x = np.where(of_rounding, usual, large)
     y = np.where(of_rounding, -usual, large + usual * signs)
     assert np.abs(y - x)[of_rounding].min(initial=np.inf) > UNSTEADY * usual
-    found = _undecided([("value", x, y), ("grad", x, y)], np.ones(SIZE))
+    found = _undecided([("value", x, y), ("grad", x, y)], SIZE)
     assert np.array_equal(found, of_rounding)
 
 
 def test_gradients_that_are_far_apart_decide_an_update_by_themselves():
     x, y = np.ones(SIZE), np.ones(SIZE)
     y[0] = -100.0
-    assert not _undecided([("grad", x, y)], np.ones(SIZE))[0]
+    assert not _undecided([("grad", x, y)], SIZE)[0]
 
 
 class Chosen(nn.Module):
