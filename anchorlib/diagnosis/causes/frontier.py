@@ -183,8 +183,26 @@ def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Front
         _inside(front, front.layouts[layout], of_layout)
         _across(front, front.layouts[layout], of_layout)
     _copies(front)
+    _begin(front)
     _scopes(front)
     return front
+
+
+def _begin(front: Frontier) -> None:
+    """Make one record of each rank's first step that differs an origin, where none is one.
+
+    Two names of one tensor explain each other's gradients. So where the graph behind such a tensor
+    is cut in one run alone, all differences of the step may seem to be explained. The first record
+    that lacks the record of a parent in one run is the origin then, or else the first that differs.
+    """
+    a = front.alignment.a
+    for rank in np.unique(a.rank[front.status == DIFFERS]).tolist():
+        rows = np.flatnonzero((front.status == DIFFERS) & (a.rank == rank))
+        rows = rows[a.step[rows] == a.step[rows].min()]
+        rows = rows[np.argsort(a.order[rows], kind="stable")]
+        if front.explained[rows].all():
+            lacking = rows[front.lacking[rows]]
+            front.explained[(lacking if len(lacking) else rows)[0]] = False
 
 
 def _differing_blocks(front: Frontier) -> Iterator[tuple[int, Array]]:

@@ -22,7 +22,7 @@ from anchorlib.errors import StoreError
 
 __all__ = ["MadeByCode"]
 
-SIGMAS = 4.0
+SIGMAS = 3.0
 """By how many standard deviations a cosine has to be off zero to show that numbers depend on one
 another."""
 STEP = 0.5

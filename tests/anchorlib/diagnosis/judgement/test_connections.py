@@ -133,3 +133,40 @@ def test_an_average_that_one_run_moves_seldom_is_a_fault(tmp_path):
     assert found.verdict == "unexpected", found.sentence
     assert found.origins[0].place.name.startswith("ema.")
     assert "A alone moves it since step 1" in found.sentence
+
+
+class Following(nn.Module):
+    """A state that is anchored inside the model, returned, and given again with the next frame."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.new, self.name = nn.Linear(12, 8), nn.Linear(8, 3)
+
+    def forward(self, frame: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        state = anchorlib.anchor(self.new(torch.cat((frame, state), 1)).tanh(), "state")
+        return self.name(state), state
+
+
+@pytest.mark.parametrize("flows", [True, False])
+def test_a_state_that_two_names_have_is_told_where_one_run_cuts_its_graph(tmp_path, flows):
+    for run, goes_on in (("a", True), ("b", flows)):
+        torch.manual_seed(0)
+        model = Following()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-1)
+        draw = torch.Generator().manual_seed(1)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                state, loss = torch.zeros(16, 8), torch.zeros(())
+                for frame in torch.randn(3, 16, 4, generator=draw):
+                    told, state = model(frame, state)
+                    loss = loss + told.square().mean()
+                    state = state if goes_on else state.detach()
+                loss.backward()
+                optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == ("identical" if flows else "unexpected"), found
+    if not flows:
+        assert found.origins[0].place.name in ("state", "output:1")
+        assert "B detaches it" in found.sentence
