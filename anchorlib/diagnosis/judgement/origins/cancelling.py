@@ -56,6 +56,10 @@ def _size_of_terms(first: FirstStep, row: int, norms: dict[tuple[str, int, str],
     sizes of n terms add up to √n times their norm at most. The terms of a weight's gradient are
     products of that gradient and of the module's input. Their sizes are not known without their
     values, so that n terms are taken to add up to √n times their typical size.
+
+    A single number s that multiplies or divides its module's input, as a learnt temperature, has
+    the gradient ±Σ g·y / s, with the module's result y and its gradient g, or Σ g·y where s is the
+    logarithm of the factor. The sizes of these terms add up to ‖g‖·‖y‖ at most, over s.
     norms: the norms of the step's records, by name, rank and kind. 0.0 where one of them is
     missing.
     """
@@ -63,6 +67,9 @@ def _size_of_terms(first: FirstStep, row: int, norms: dict[tuple[str, int, str],
     tensor, shape = a.tensors[a.tensor[row]], a.shapes[a.shape[row]]
     module = tensor.name.rpartition(".")[0]
     result = norms.get((module, tensor.rank, "grad"), 0.0)
+    if not shape:
+        number = norms.get((tensor.name, tensor.rank, "value"), 1.0)
+        return result * norms.get((module, tensor.rank, "value"), 0.0) / max(1.0, number)
     if len(shape) == 1:
         return result * math.sqrt(_numel(first, module, "grad", tensor.rank) / shape[0])
     given = _multiplied(first, tensor.name, module, tensor.rank)

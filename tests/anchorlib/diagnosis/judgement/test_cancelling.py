@@ -67,3 +67,24 @@ def test_terms_of_both_signs_add_up_to_what_random_terms_do(tmp_path):
 @pytest.mark.parametrize("between", [nn.Softplus(), nn.Tanh()], ids=lambda one: type(one).__name__)
 def test_terms_are_known_where_a_layer_reads_one_recorded_value(tmp_path, between):
     assert factors(tmp_path, background=0.0, between=between)["head.weight"] >= 1
+
+
+class Temperature(nn.Module):
+    """Scores over a learnt temperature, whose logarithm is the parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, scores):
+        return scores * self.log.exp()
+
+
+def test_a_learnt_temperature_cancels_as_far_as_scores_of_either_sign_do(tmp_path):
+    found = factors(tmp_path, background=0.0, between=Temperature())
+    a = anchorlib.open_run("a", tmp_path)
+    value, gradient = (
+        np.asarray(a.series("between", kind=kind).values()[0], float) for kind in ("value", "grad")
+    )
+    terms = np.linalg.norm(value) * np.linalg.norm(gradient)
+    assert found["between.log"] == pytest.approx(terms / abs((value * gradient).sum()), rel=1e-3)
