@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from tests.diagnosis.workloads import (
     actor,
     aligner,
+    captioner,
     codec,
     coder,
     composer,
@@ -21,6 +22,7 @@ from tests.diagnosis.workloads import (
     graph,
     handwriter,
     matcher,
+    mender,
     meta,
     navigator,
     physicist,
@@ -44,6 +46,7 @@ from tests.diagnosis.workloads import (
     translator,
     unet,
     valuer,
+    verifier,
     vit,
 )
 from tests.diagnosis.workloads.base import Case, Workload
@@ -93,4 +96,7 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "aligner": (aligner.Aligner(), aligner.CASES),
     "codec": (codec.Compression(), codec.CASES),
     "router": (router.Routing(), router.CASES),
+    "captioner": (captioner.Captioner(), captioner.CASES),
+    "verifier": (verifier.Verification(), verifier.CASES),
+    "mender": (mender.Mending(), mender.CASES),
 }
