@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from tests.diagnosis.workloads import (
     actor,
     aligner,
+    captioner,
     codec,
     coder,
     composer,
@@ -25,6 +26,7 @@ from tests.diagnosis.workloads import (
     integrator,
     masker,
     matcher,
+    mender,
     meta,
     mixer,
     navigator,
@@ -56,6 +58,7 @@ from tests.diagnosis.workloads import (
     translator,
     unet,
     valuer,
+    verifier,
     vit,
 )
 from tests.diagnosis.workloads.base import Case, Workload
@@ -117,4 +120,7 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "reasoner": (reasoner.Reasoner(), reasoner.CASES),
     "mixer": (mixer.Mixing(), mixer.CASES),
     "retriever": (retriever.Retrieval(), retriever.CASES),
+    "captioner": (captioner.Captioner(), captioner.CASES),
+    "verifier": (verifier.Verification(), verifier.CASES),
+    "mender": (mender.Mending(), mender.CASES),
 }
