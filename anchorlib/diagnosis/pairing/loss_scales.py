@@ -53,6 +53,8 @@ __all__ = ["with_loss_scale"]
 Array = np.ndarray[Any, Any]
 LOW = 2.0**-7
 """By how much a norm may differ, relatively, in a run that holds types coarser than float32."""
+SHARE = 1e-4
+"""By how much shares of a gradient that optimizers take may differ, relatively, that are one."""
 LEAST = 0.1
 """By how much a scale is larger or smaller than 1 at least. Nobody scales a loss by less."""
 
@@ -78,6 +80,8 @@ def with_loss_scale(alignment: Alignment) -> Alignment:
         scales = np.where(scaled[alignment.a_row], factor, 1.0)
     elif (rounded := _rounded_scales(alignment, first, scaled)) is not None:
         scales = rounded
+    elif (own := _scales_of_parameters(alignment, int(step))) is not None:
+        scales = own
     else:
         return alignment
     later = a.step[alignment.a_row] >= step
@@ -186,6 +190,49 @@ def _scales(alignment: Alignment, here: Array, scaled: Array, factor: float) -> 
     losses = ~gradient & (losses | (np.abs(numbers / factor - 1) < LEAST))
     scales[losses] = numbers[losses]
     return scales
+
+
+def _scales_of_parameters(alignment: Alignment, step: int) -> Array | None:
+    """Return B's scale for each pair, where gradients of single parameters alone have one.
+
+        centres.grad *= 1 / weight        a program takes off what the loss multiplied by
+
+    The scale is 1 for pairs of all other records; None where no parameter has such a scale.
+    step: the first step that differs.
+    """
+    a, rows = alignment.a, alignment.a_row
+    made = a.of_kind("pass_grad")[rows] & ~alignment.equal & (a.step[rows] == step)
+    scales = np.ones(len(rows))
+    for number in np.unique(a.tensor[rows[made]]).tolist():
+        scales[a.tensor[rows] == number] = _scale_of_parameter(alignment, number, step)
+    return scales if (scales != 1).any() else None
+
+
+def _scale_of_parameter(alignment: Alignment, number: int, step: int) -> float:
+    """Return the factor by which B scales one parameter's gradient until its optimizer; or 1.
+
+    In this step and the next the gradients that backward makes are that factor times A's, and those
+    that the optimizer takes are equal but for rounding. A takes the same share of what backward
+    made in both steps, as no clipping to a norm does, which would hide a factor.
+    number: the index of the parameter's `pass_grad` in A's `Table.tensors`. step: the first step
+    that differs. 1 also where a step has several passes.
+    """
+    a, rows = alignment.a, alignment.a_row
+    name, _, _, rank = a.tensors[number]
+    norm_a, norm_b = a.figures["l2"][rows], alignment.b.figures["l2"][alignment.b_row]
+    taken = a.of_tensor(name, "grad", rank)[rows]
+    factors, shares = [], []
+    for at in (step, step + 1):
+        made = np.flatnonzero((a.tensor[rows] == number) & (a.step[rows] == at))
+        reads = np.flatnonzero(taken & (a.step[rows] == at))
+        if len(made) != 1 or len(reads) != 1 or not (norm_a[made[0]] and norm_a[reads[0]]):
+            return 1.0
+        factors.append(float(norm_b[made[0]] / norm_a[made[0]]))
+        shares += [float(side[reads[0]] / norm_a[made[0]]) for side in (norm_a, norm_b)]
+    factor = _snapped(1.0, factors[0])
+    constant = max(shares) - min(shares) <= SHARE * max(shares)
+    goes_on = factor is not None and abs(factors[1] / factor - 1) <= LEAST
+    return factor if factor is not None and constant and goes_on else 1.0
 
 
 def _may_be_clipped(alignment: Alignment, step: int) -> bool:

@@ -466,3 +466,43 @@ def test_a_loss_that_the_first_step_has_not_is_scaled_as_the_others_are(tmp_path
     noise = [f"a-noise{number}" for number in (1, 2, 3)]
     found = anchorlib.compare("a", "b", store=tmp_path, noise=noise)
     assert found.verdict == "expected", found
+
+
+def centred(store, run: str, *, scale: float, taken_off: float, clip: float = 1e9) -> None:
+    """One of two losses is scaled inside, and its own parameter's gradient unscaled."""
+    torch.manual_seed(0)
+    model, centres = nn.Linear(6, 8), nn.Embedding(4, 8)
+    both = [torch.optim.SGD(one.parameters(), lr=1e-1) for one in (model, centres)]
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=both[0], prefix="model")
+        session.watch(centres, tensors="*", optimizer=both[1], prefix="centres")
+        for _ in range(3):
+            x, at = torch.randn(16, 6, generator=draw), torch.randint(4, (16,), generator=draw)
+            placed = model(x)
+            apart = scale * (placed.detach() - centres.weight[at]).square().mean()
+            loss = placed.square().mean() + apart / scale + (apart - apart.detach())
+            for optimizer in both:
+                optimizer.zero_grad()
+            anchorlib.anchor(loss, "loss").backward()
+            centres.weight.grad.div_(taken_off)
+            nn.utils.clip_grad_norm_(centres.parameters(), clip)
+            for optimizer in both[::-1]:  # the last one ends the step
+                optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({"scale": 4.0, "taken_off": 2.5}, "suspect"),
+        ({"scale": 4.0, "taken_off": 1.0}, "unexpected"),
+        ({"scale": 4.0, "taken_off": 1.0, "clip": 1e-2}, "unexpected"),
+    ],
+    ids=["taken off", "left", "hidden by clipping"],
+)
+def test_a_scale_of_one_parameter_is_none_where_it_is_taken_off(tmp_path, changes, verdict):
+    plain = {"scale": 1.0, "taken_off": 1.0, "clip": changes.get("clip", 1e9)}
+    centred(tmp_path, "a", **plain)
+    centred(tmp_path, "b", **plain | changes)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == verdict, found
