@@ -111,7 +111,9 @@ class Workload:
 class Case:
     """A pair of trainings of one workload, and what is known of it.
 
-    kind: bug, benign, equal, data (other data or parameters) or incomplete (B ended early).
+    kind: bug, benign, equal, data or incomplete (B ended early). The kind is data where the models
+        are given other inputs or begin with other parameters, whether by intent or by a mistake in
+        the code that makes these: compare cannot tell the one from the other, and says so.
     changes: what B does otherwise. reference: what A does otherwise than the workload says.
     origin: selectors, as globs, of the records at which an expert would point: of a bug or of data.
     words: a regular expression of what names the fix. step: where the origin stands, None: any.

@@ -244,14 +244,14 @@ CASES = [
     ),
     Case(
         "forget gates begin half open",
-        "bug",
+        "data",
         {"forgets": False},
         ("lstm.bias_ih@value",),
         r"bias_ih|initial|\bones?\b",
     ),
     Case(
         "letters drawn too small",
-        "bug",
+        "data",
         {"letters": 0.05},
         ("embed.weight@value",),
         rf"{_TIMES}|initial|uniform|embed\.weight",

@@ -232,7 +232,7 @@ CASES = [
     Case("bags one part too far", "bug", {"shifted": True}, _BAG, r"offsets?\b|embedding_?bag"),
     Case(
         "the word itself around it",
-        "bug",
+        "data",
         {"nearest": 0},
         ("outer@value", "outer.input@value", "input:1@value", "input.1@value"),
         r"\bindices|\bindex|\binputs?\b|embedding",
@@ -281,7 +281,7 @@ CASES = [
     ),
     Case(
         "vectors drawn too wide",
-        "bug",
+        "data",
         {"spread": 12.0},
         ("inner.words.weight@value", "inner.bag.weight@value", "outer.weight@value"),
         r"\binit|times|\bscale|start(s|ed|ing)?\b.{0,40}(other|unequal|differ)|uniform",

@@ -214,7 +214,7 @@ CASES = [
     ),
     Case(
         "recurrent weights not orthogonal",
-        "bug",
+        "data",
         {"starts": "plain"},
         ("rows.weight_hh*@value",),
         rf"\binit|orthogonal|{_TIMES}|weight_hh",
@@ -254,7 +254,7 @@ CASES = [
     ),
     Case(
         "other modality dropped",
-        "bug",
+        "data",
         {"lacks": "other"},
         _DROPPED,
         rf"\bmask|\binputs?\b|\bdata\b|\bMul|{_GIVEN}|{_ORDER}",
@@ -262,7 +262,7 @@ CASES = [
     ),
     Case(
         "one draw for all samples",
-        "bug",
+        "data",
         {"drawn": "part"},
         _DROPPED,
         rf"\bmask|\binputs?\b|\bdata\b|\bMul|{_GIVEN}",
@@ -270,7 +270,7 @@ CASES = [
     ),
     Case(
         "modalities dropped in evaluation",
-        "bug",
+        "data",
         {"blind": True},
         _DROPPED,
         rf"\bmask|\binputs?\b|\bdata\b|\bMul|\beval|{_GIVEN}",

@@ -193,7 +193,7 @@ _ORDER = r"\border\b|arranged|\bplaces?\b|swap|exchang"
 CASES = [
     Case(
         "codes of the next task",
-        "bug",
+        "data",
         {"shift": 1},
         ("codes@value", "input:1@value"),
         rf"\bindex|indices|embedding|{_ORDER}|shift",

@@ -218,7 +218,7 @@ _MASK = r"\bmask|masked_fill|Softmax|softmax"
 CASES = [
     Case(
         "returns of what was done",
-        "bug",
+        "data",
         {"to_go": "done"},
         _INPUT,
         rf"cumsum|\bflip|\bdata\b|\binputs?\b|{_ORDER}",
@@ -226,7 +226,7 @@ CASES = [
     ),
     Case(
         "returns not divided",
-        "bug",
+        "data",
         {"rescale": 1.0},
         _INPUT,
         rf"\bDiv|{_TIMES}|\bdata\b|\binputs?\b",
@@ -266,7 +266,7 @@ CASES = [
     ),
     Case(
         "wide embeddings of times",
-        "bug",
+        "data",
         {"spread": 1.0},
         ("woven.times.weight@value",),
         rf"{_TIMES}|\bstd\b|\binit",

@@ -276,7 +276,7 @@ CASES = [
     Case("gates without sigmoid", "bug", {"gates": "bare"}, _GATED, r"[Ss]igmoid"),
     Case(
         "last weights not made smaller",
-        "bug",
+        "data",
         {"small": 1.0},
         ("field.last.linear.weight@value",),
         rf"\bweight|\binit|\bstart|{_TIMES_A}",

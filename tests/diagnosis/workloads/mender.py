@@ -194,7 +194,7 @@ _DETACHED = r"detach|gradients come back"
 CASES = [
     Case(
         "holes for seen pixels",
-        "bug",
+        "data",
         {"marks": "holes"},
         ("input:1@value", *_FIRST),
         r"input:1|\bmask|1 - |\b[RS]ub|\bMul|other",

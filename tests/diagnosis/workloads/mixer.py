@@ -232,7 +232,7 @@ CASES = [
     ),
     Case(
         "factors of branches begin as one",
-        "bug",
+        "data",
         {"gamma": 1.0},
         ("blocks.*.scale*.gamma@value", "average.blocks.*.scale*.gamma@value"),
         rf"{_TIMES}|gamma|\binit",

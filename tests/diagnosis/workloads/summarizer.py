@@ -297,7 +297,7 @@ CASES = [
     ),
     Case(
         "forget gates' bias of zero",
-        "bug",
+        "data",
         {"forget": 0.0},
         ("encoder.bias_ih*@value", "decoder.cell.bias_ih@value"),
         r"\bbias|\binit|\bstart",

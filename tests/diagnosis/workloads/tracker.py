@@ -300,7 +300,7 @@ CASES = [
     ),
     Case(
         "prior left out",
-        "bug",
+        "data",
         {"prior": 0.0},
         ("name.bias@value", "name@value"),
         r"\bbias|\binit|\bstart",

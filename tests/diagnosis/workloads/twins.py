@@ -260,7 +260,7 @@ CASES = [
     ),
     Case(
         "images not centred",
-        "bug",
+        "data",
         {"centred": False},
         ("input*@value", "encoder.input@value"),
         rf"\binputs?\b|\bdata\b|{_TIMES}|\bSub|\bMul",
@@ -292,7 +292,7 @@ CASES = [
     ),
     Case(
         "spread by what comes in",
-        "bug",
+        "data",
         {"fan": "fan_in"},
         ("encoder.convs.*.weight@value",),
         rf"{_TIMES}|\bfan|\binit|\bstd\b",
