@@ -197,7 +197,6 @@ CASES = [
         "data",
         {"marks": "holes"},
         ("input:1@value", *_FIRST),
-        r"input:1|\bmask|1 - |\b[RS]ub|\bMul|other",
     ),
     Case(
         "holes not left out",

@@ -235,7 +235,6 @@ CASES = [
         "data",
         {"gamma": 1.0},
         ("blocks.*.scale*.gamma@value", "average.blocks.*.scale*.gamma@value"),
-        rf"{_TIMES}|gamma|\binit",
         step=0,
     ),
     Case(

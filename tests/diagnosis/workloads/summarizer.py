@@ -300,7 +300,6 @@ CASES = [
         "data",
         {"forget": 0.0},
         ("encoder.bias_ih*@value", "decoder.cell.bias_ih@value"),
-        r"\bbias|\binit|\bstart",
     ),
     Case("LSTM of loops", "benign", {"reading": "loops"}),
     Case("cell by einsum", "benign", {"cell": "own"}),

@@ -303,7 +303,6 @@ CASES = [
         "data",
         {"prior": 0.0},
         ("name.bias@value", "name@value"),
-        r"\bbias|\binit|\bstart",
     ),
     Case(
         "cells at corners",

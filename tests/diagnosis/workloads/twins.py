@@ -263,8 +263,7 @@ CASES = [
         "data",
         {"centred": False},
         ("input*@value", "encoder.input@value"),
-        rf"\binputs?\b|\bdata\b|{_TIMES}|\bSub|\bMul",
-        0,
+        step=0,
     ),
     Case(
         "views normed together",
@@ -295,8 +294,7 @@ CASES = [
         "data",
         {"fan": "fan_in"},
         ("encoder.convs.*.weight@value",),
-        rf"{_TIMES}|\bfan|\binit|\bstd\b",
-        0,
+        step=0,
     ),
     Case(
         "embeddings not normed",
