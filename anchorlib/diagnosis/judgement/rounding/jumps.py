@@ -28,8 +28,6 @@ TIMES = 1000.0
 """How many times as large as the largest error before it a leap has to be."""
 LEAST = 2.0**-23
 """The least error that counts as the largest error before: one eps of float32."""
-GRADIENTS = ("pass_grad", "grad")
-"""The kinds of gradients, of which a far smaller one may consist of rounding alone."""
 MULTIPLE = 2.0
 """How many times as large as these errors that of a multiple may be."""
 SHARE = 1e-2
@@ -94,15 +92,17 @@ def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump |
             if measures["numel"][place] >= ELEMENTS:
                 return Jump(row, error / max(largest, LEAST))
             continue  # a fault in so few elements is seen at a larger tensor that follows from them
-        largest = max(largest, error)
+        largest = max(largest, float(beside[index]))
     return None
 
 
 def _errors_beside(frontier: Frontier, measures: Measures, at: Array) -> Array:
     """Return the relative error of each record; that of a small gradient beside larger ones.
 
-    The error of a gradient that is far smaller than the others of its kind is relative to SHARE of
-    the largest of these.
+    The error of a gradient that is far smaller than the others of its group is relative to SHARE of
+    the largest of these. There are three groups: gradients of parameters of single passes, those
+    that optimizers take, and those of all other tensors but single numbers, as a loss, whose
+    gradient is 1.
     at: the indices, into `measures`, of the pairs of the first step that differs.
     """
     alignment = frontier.alignment
@@ -113,12 +113,17 @@ def _errors_beside(frontier: Frontier, measures: Measures, at: Array) -> Array:
         table.figures["l2"][own]
         for table, own in ((alignment.a, rows), (alignment.b, alignment.b_row[pairs]))
     )
-    for kind in GRADIENTS:
-        own = alignment.a.of_kind(kind)
+    if not len(rows):
+        return errors
+    a, taken = alignment.a, frontier.role == Role.OPTIMIZER
+    gradients = a.of_kind("grad") & (a.step == a.step[rows[0]])
+    for own in (
+        a.of_kind("pass_grad") & (a.step == a.step[rows[0]]),
+        gradients & taken,
+        gradients & ~taken & (a.figures["numel"] > 1),
+    ):
         which = np.flatnonzero(own[rows])
-        if not len(which):
-            continue
-        sizes = alignment.a.figures["l2"][own & (alignment.a.step == alignment.a.step[rows[0]])]
+        sizes = a.figures["l2"][own]
         least = SHARE * float(sizes[np.isfinite(sizes)].max(initial=0.0))
         which = which[norms[which] < least]
         # Where A's gradient is zero, its relative error is infinite: B's gradient is the error.

@@ -168,3 +168,16 @@ def test_attention_to_equal_values_has_keys_whose_gradient_is_rounding(
                 optimizer.step()
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.verdict == verdict, found
+
+
+def test_a_gradient_that_is_nothing_hides_no_leap_behind_it():
+    """A bias before a norm differs by more than all of itself; what leaps behind it is found."""
+    sides = [
+        [
+            record("w", 0, ONES * (1 + off * 1e-7), dtype="float64", order=0, kind="pass_grad"),
+            record("bias", 0, 3e-9 * ONES * (1 + off), dtype="float64", order=1, kind="pass_grad"),
+            record("later", 0, ONES * (1 + off * 0.05), dtype="float64", order=2, kind="value"),
+        ]
+        for off in (0, 1)
+    ]
+    assert leaping(*sides)
