@@ -14,6 +14,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 
@@ -43,6 +44,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # What tests and their programs leave in a temporary folder goes at the end, and remote sessions
 # spool below the user's cache: that of the tests is their own.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="cache-", dir=own_place())
+
+# Whoever loads gRPC first decides what it does in forked processes: here that is as in a training.
+import_module("anchorlib.wire.connection.loading")
 
 # Two workers on two cores: threads of torch's would wait for each other. Tests of threads set them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -1,4 +1,4 @@
-"""gRPC is loaded by one module, which keeps its core from writing to a program's stderr."""
+"""gRPC is loaded by one module, which keeps it from stderr and from the program's forks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ class Asked:
     def find_spec(self, name, path=None, target=None):
         if name == "grpc":
             import os
-            print(os.environ.get("GRPC_VERBOSITY"))
+            print(os.environ.get("GRPC_VERBOSITY"), os.environ.get("GRPC_ENABLE_FORK_SUPPORT"))
 
 sys.meta_path.insert(0, Asked())
 import anchorlib.spool.earlier_attempts
+import os
+print(os.environ.get("GRPC_VERBOSITY"), os.environ.get("GRPC_ENABLE_FORK_SUPPORT"))
 """
 
 
@@ -50,9 +52,13 @@ def test_no_other_module_of_the_package_loads_grpc():
 
 
 @pytest.mark.slow
-def test_its_core_is_quiet_whichever_module_needs_it_first():
-    environment = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"}
+@pytest.mark.parametrize("forks", [None, "1"])
+def test_it_is_quiet_and_leaves_forks_alone_unless_the_program_says_otherwise(forks):
+    """The settings hold while gRPC is loaded, whichever module needs it first, and no longer."""
+    ours = ("GRPC_VERBOSITY", "GRPC_ENABLE_FORK_SUPPORT")
+    environment = {key: value for key, value in os.environ.items() if key not in ours}
+    environment |= {"GRPC_ENABLE_FORK_SUPPORT": forks} if forks else {}
     told = subprocess.run(
         [sys.executable, "-c", FIRST], env=environment, capture_output=True, text=True, check=True
     )
-    assert told.stdout == "ERROR\n"
+    assert told.stdout.splitlines() == [f"ERROR {forks or 0}", f"None {forks}"]
