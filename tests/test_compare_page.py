@@ -14,10 +14,11 @@ import pytest
 from tests.warm import warm_python
 
 # A door holds the functions, some of which bear the name of their file.
-covering, envelope, severity, surroundings, verdict = (
+covering, envelope, turns, jumps, severity, made_by_code, surroundings, verdict = (
     import_module(f"anchorlib.diagnosis.judgement.{name}")
     for name in (
-        *("noise.covering", "noise.envelope", "rounding.severity", "surroundings", "verdict"),
+        *("noise.covering", "noise.envelope", "noise.turns", "rounding.jumps"),
+        *("rounding.severity", "made_by_code", "surroundings", "verdict"),
     )
 )
 
@@ -110,6 +111,10 @@ def test_the_readmes_commands_are_the_pages(ran):
         ("records that are scored", f"{envelope.ELEMENTS} elements"),
         ("zero by theory", f"at least {covering.NOISY:g} times"),
         ("unrelated", f"from {surroundings.UNRELATED:g}"),
+        ("a leap", f"{jumps.TIMES:,g} times the largest error before it"),
+        ("a leap", f"nothing of {jumps.LOW:g} eps of a format coarser than float32"),
+        ("a step that Adam makes of nothing", f"as small as {turns.NEAR:g} times"),
+        ("code, not other random numbers", f"a cosine of {made_by_code.SIGMAS:g}/√n"),
     ],
 )
 def test_the_pages_thresholds_are_the_codes(row, value):
@@ -117,3 +122,4 @@ def test_the_pages_thresholds_are_the_codes(row, value):
     assert value in line
     assert verdict.FIRST_STEPS == 2
     assert envelope.SATURATED == 0.1
+    assert (jumps.SHARE, turns.UNSTEADY) == (1 / 100, 1 / 10)

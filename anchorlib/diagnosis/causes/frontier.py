@@ -195,14 +195,15 @@ def _begin(front: Frontier) -> None:
     is cut in one run alone, all differences of the step may seem to be explained. The first record
     that lacks the record of a parent in one run is the origin then, or else the first that differs.
     """
-    a = front.alignment.a
-    for rank in np.unique(a.rank[front.status == DIFFERS]).tolist():
-        rows = np.flatnonzero((front.status == DIFFERS) & (a.rank == rank))
-        rows = rows[a.step[rows] == a.step[rows].min()]
-        rows = rows[np.argsort(a.order[rows], kind="stable")]
-        if front.explained[rows].all():
-            lacking = rows[front.lacking[rows]]
-            front.explained[(lacking if len(lacking) else rows)[0]] = False
+    a, rows = front.alignment.a, np.flatnonzero(front.status == DIFFERS)
+    ranks = a.rank[rows]
+    in_turn = np.lexsort((a.order[rows], a.step[rows], ranks))
+    rows, ranks = rows[in_turn], ranks[in_turn]
+    for of_rank in np.split(rows, np.flatnonzero(np.diff(ranks)) + 1) if len(rows) else ():
+        first = of_rank[a.step[of_rank] == a.step[of_rank[0]]]
+        if front.explained[first].all():
+            lacking = first[front.lacking[first]]
+            front.explained[(lacking if len(lacking) else first)[0]] = False
 
 
 def _differing_blocks(front: Frontier) -> Iterator[tuple[int, Array]]:

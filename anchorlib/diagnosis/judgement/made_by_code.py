@@ -46,6 +46,16 @@ class MadeByCode:
         """
         return self.changes.other_code(row) and not seeds_differ(self.frontier, row)
 
+    def is_anchored(self, row: int) -> bool:
+        """Return whether a value without parents was anchored, and is no parameter.
+
+        A parameter of a model that is not trained may come from elsewhere, as from a checkpoint. A
+        stores no edges for it, as it does for an anchored value.
+        """
+        a = self.frontier.alignment.a
+        own = a.tensors[a.tensor[row]]
+        return any(edges.name == own.name for edges in a.edges.get(own.rank, ()))
+
     def is_anchored_beside_equal_data(self, row: int, measure: Measure) -> bool:
         """Return whether code made an anchored value of equal data, as the inputs of its step show.
 
@@ -57,16 +67,13 @@ class MadeByCode:
         False where A's and B's value are independent of one another: the program may draw the value
         by a random generator of its own. The cosine of two independent tensors of n elements has a
         standard deviation of 1/√n; the absolute cosine must exceed SIGMAS times that. False also
-        where A stores no edges for the value, as for a parameter of a model that is not trained,
-        which may come from elsewhere.
+        for a value that was not anchored (`is_anchored`).
         """
         front = self.frontier
         a = front.alignment.a
         cosine = abs(1 - measure.cosine_distance)
         dependent = cosine > SIGMAS / math.sqrt(max(float(a.figures["numel"][row]), 1.0))
-        own = a.tensors[a.tensor[row]]
-        anchored = any(edges.name == own.name for edges in a.edges.get(own.rank, ()))
-        if front.role[row] != Role.LOOSE or not (anchored and dependent):
+        if front.role[row] != Role.LOOSE or not (dependent and self.is_anchored(row)):
             return False
         rows = np.flatnonzero((a.step == a.step[row]) & (a.rank == a.rank[row]))
         rows = rows[a.figures["numel"][rows] > 1]

@@ -14,6 +14,7 @@ import numpy as np
 from anchorlib.diagnosis.causes import EQUAL, Frontier, Role, StartingValues, starting_values
 from anchorlib.diagnosis.judgement.changes import Changes, is_constant
 from anchorlib.diagnosis.judgement.made_by_code import MadeByCode
+from anchorlib.diagnosis.judgement.origins import LIMIT
 from anchorlib.diagnosis.judgement.surroundings import UNRELATED, recorded_before, seeds_differ
 from anchorlib.diagnosis.sizes import Measure, Measures
 from anchorlib.names import escape
@@ -56,33 +57,33 @@ class Outside:
 
         An input is data from outside, with two exceptions. Where B is given the tensor that A is
         given for another argument, the code exchanged the arguments. And the program computed the
-        input where it is, in both runs, that of the pass before, moved by a small step
-        (`MadeByCode.is_iterate`), or where A's and B's input are variants of one another or have
-        unequal shapes, and computed records come before them in their pass, or results before them
-        differ nearly as much. A computed input is "rounding" where results before it differ nearly
-        as much; otherwise None is returned.
+        input in three cases: where it is, in both runs, that of the pass before, moved by a small
+        step (`MadeByCode.is_iterate`); where A's and B's input are variants of one another or have
+        unequal shapes, and computed records come before them in their pass; and where they are a
+        few roundings apart, as results before them are, in the step before too. A computed input is
+        "rounding" where results before it differ nearly as much; otherwise None is returned.
         """
         if other := self._given_elsewhere(row, pair):
             return "not_rounding", f"B is given here what A is given as {other}"
         related = measure.cosine_distance < UNRELATED or measure.measured == "shape"
+        if related and measure.error_eps <= LIMIT and self._is_near(row, measure, steps_back=1):
+            return "rounding", "what the program computed before it differs as much"
         computed = related and recorded_before(self.frontier, row, Role.COMPUTED)
-        if related and not computed and self._is_near(row, measure):
-            computed = True
         if computed or self.made_by_code.is_iterate(row, pair):
             if self._is_near(row, measure):
                 return "rounding", "what the program computed before it differs as much"
             return None
         return "starts_unequal", "the model was given something else"
 
-    def _is_near(self, row: int, measure: Measure) -> bool:
-        """Whether results before an input, in its step and the last one, differ nearly as much.
+    def _is_near(self, row: int, measure: Measure, steps_back: int = 0) -> bool:
+        """Whether results before an input differ nearly as much, in its step and some before it.
 
         The program may have computed the input from them without a trace, as an action from an
         actor's result and noise.
         """
         a = self.frontier.alignment.a
         rows = self.frontier.alignment.a_row[self.measures.pair]
-        before = (a.step[rows] >= a.step[row] - 1) & (a.rank[rows] == a.rank[row])
+        before = (a.step[rows] >= a.step[row] - steps_back) & (a.rank[rows] == a.rank[row])
         before &= (a.order[rows] < a.order[row]) & a.of_kind("value")[rows]
         before &= self.frontier.role[rows] != Role.INPUT
         errors = (self.measures["error_eps"] * self.measures["eps"])[before]
@@ -105,9 +106,10 @@ class Outside:
     def is_constant(self, row: int, pair: int) -> bool:
         """Return whether a row is a constant that code makes, with equal seeds."""
         row_b = int(self.frontier.alignment.b_row[pair])
-        return not seeds_differ(self.frontier, row) and is_constant(
-            self.frontier, row, row_b, self._is_related
-        )
+        loose = self.frontier.role[row] == Role.LOOSE
+        if seeds_differ(self.frontier, row) or (loose and not self.made_by_code.is_anchored(row)):
+            return False
+        return is_constant(self.frontier, row, row_b, self._is_related)
 
     def _is_related(self, row: int) -> bool:
         """Whether a row and its partner are variants of one another, by their cosine distance."""

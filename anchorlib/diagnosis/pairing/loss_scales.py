@@ -201,7 +201,10 @@ def _scales_of_parameters(alignment: Alignment, step: int) -> Array | None:
     step: the first step that differs.
     """
     a, rows = alignment.a, alignment.a_row
-    made = a.of_kind("pass_grad")[rows] & ~alignment.equal & (a.step[rows] == step)
+    made = np.flatnonzero(a.of_kind("pass_grad")[rows] & ~alignment.equal & (a.step[rows] == step))
+    with np.errstate(all="ignore"):
+        ratios = alignment.b.figures["l2"][alignment.b_row[made]] / a.figures["l2"][rows[made]]
+        made = made[np.abs(np.log(ratios)) >= LEAST]  # most gradients differ by rounding alone
     scales = np.ones(len(rows))
     for number in np.unique(a.tensor[rows[made]]).tolist():
         scales[a.tensor[rows] == number] = _scale_of_parameter(alignment, number, step)

@@ -23,6 +23,8 @@ os.environ.update({name: _GIVEN[name] or setting for name, setting in _OURS.item
 
 import grpc  # noqa: E402  # loaded here alone
 
-for _name, _given in _GIVEN.items():
+for _name, _given in _GIVEN.items():  # processes that this one starts choose for themselves
     if _given is None:
-        del os.environ[_name]  # processes that this one starts choose for themselves
+        del os.environ[_name]
+    else:
+        os.environ[_name] = _given

@@ -119,8 +119,10 @@ def turns(
     judged = scores(measures, noise)
     for _ in range(MOST):
         at = first_to_leave(alignment, measures, judged)
-        turned = None if at is None else _turned(frontier, measures, noise, at)
-        if at is None or turned is None:
+        if at is None or error[at] >= SATURATED:  # too large to judge the records that follow
+            break
+        turned = _turned(frontier, measures, noise, at)
+        if turned is None:
             break
         elements, judged[at] = turned
         row, size = int(alignment.a_row[measures.pair[at]]), float(error[at])
@@ -137,12 +139,12 @@ def _turned(
 ) -> tuple[int, float] | None:
     """Return how many elements of a pair turned, and the score of all its other elements together.
 
-    None without a turn, where other elements leave the noise too, or where the error is too large
-    to judge the records that follow. at: the pair's index into `measures`.
+    None without a turn, and where other elements leave the noise too. at: the pair's index into
+    `measures`.
     """
     row = int(frontier.alignment.a_row[measures.pair[at]])
     updates = frontier.alignment.a.tensors[frontier.alignment.a.tensor[row]].kind in UPDATES
-    if _errors(frontier, measures)[at] >= SATURATED or not (updates or _decided(frontier, row)):
+    if not (updates or _decided(frontier, row)):
         return None
     try:
         own, beside = _values(frontier, row), _beside(frontier, row)

@@ -44,8 +44,9 @@ ELEMENTS = 64
 class Jump(NamedTuple):
     """A row that is an origin although its inputs differ already.
 
-    row: the row in A's table. times: the row's error over the largest error before it in its step;
-    0 where something else than its error makes the row an origin.
+    row: the row in A's table. times: the row's error over the largest error before it in its step,
+    that of a small gradient beside larger ones; 0 where something else than its error makes the row
+    an origin.
     """
 
     row: int
@@ -90,7 +91,7 @@ def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump |
         # gradient that is no multiple of the pass it is taken from leaps without an error before.
         if far and (largest > 0 or _pass_of(frontier, row) is not None):
             if measures["numel"][place] >= ELEMENTS:
-                return Jump(row, error / max(largest, LEAST))
+                return Jump(row, float(beside[index]) / max(largest, LEAST))
             continue  # a fault in so few elements is seen at a larger tensor that follows from them
         largest = max(largest, float(beside[index]))
     return None
