@@ -40,16 +40,16 @@ from anchorlib.torch_private import (
 )
 
 __all__ = [
-    "Hung",
+    "HookHandle",
     "OwnHook",
-    "hang",
-    "hang_after_forward",
-    "hang_after_steps",
-    "hang_before_forward",
-    "hang_before_step",
-    "hang_before_steps",
-    "hang_on_leaf",
-    "hang_on_sharded",
+    "add_forward_hook",
+    "add_forward_pre_hook",
+    "add_global_step_post_hook",
+    "add_global_step_pre_hook",
+    "add_hook",
+    "add_post_accumulate_grad_hook",
+    "add_step_pre_hook",
+    "add_tensor_hook",
     "leave_out_of_copies",
 ]
 
@@ -73,7 +73,7 @@ class OwnHook:
         return (getattr, (nullcontext(), "__exit__"))
 
 
-class Hung:
+class HookHandle:
     """A handle on a hook of ours in torch's dicts of hooks, by which the hook can be removed.
 
     number: the entry's key. dicts: the dict of hooks, and dicts of flags in which the hook has an
@@ -99,7 +99,7 @@ class Hung:
                 hooks.pop(self._number, None)
 
 
-def hang(hooks: Any, hook: Callable[..., Any], *marks: Any, first: bool = False) -> Hung:
+def add_hook(hooks: Any, hook: Callable[..., Any], *marks: Any, first: bool = False) -> HookHandle:
     """Add `hook` to the dict `hooks`; return a handle that removes the hook.
 
     marks: dicts of flags; an entry with the hook's number in such a dict tells torch how to call
@@ -110,34 +110,34 @@ def hang(hooks: Any, hook: Callable[..., Any], *marks: Any, first: bool = False)
         one[number] = hook  # in `marks` any true value would do; this one is known to be ours
     if first:
         hooks.move_to_end(number, last=False)
-    return Hung(number, (hooks, *marks))
+    return HookHandle(number, (hooks, *marks))
 
 
-def _held(handle: Any) -> Hung:
+def _handle_of(handle: Any) -> HookHandle:
     """Return a handle of ours for a hook that was registered by torch's public method.
 
     handle: what the method returned. The hook has a number from torch, as the user's hooks have.
     """
-    return Hung(handle.id, (handle.hooks_dict_ref(),))
+    return HookHandle(handle.id, (handle.hooks_dict_ref(),))
 
 
-def hang_before_forward(
+def add_forward_pre_hook(
     module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = False
-) -> Hung:
+) -> HookHandle:
     """Register `hook` to be called before the forward of `module` and before its other hooks.
 
     kwargs: whether `hook` is given keyword arguments too. Returns a handle that removes the hook.
     """
     dicts = forward_pre_hook_dicts(module)
     if dicts is None:
-        return _held(module.register_forward_pre_hook(hook, prepend=True, with_kwargs=kwargs))
+        return _handle_of(module.register_forward_pre_hook(hook, prepend=True, with_kwargs=kwargs))
     hooks, with_kwargs = dicts
-    return hang(hooks, hook, *([with_kwargs] if kwargs else []), first=True)
+    return add_hook(hooks, hook, *([with_kwargs] if kwargs else []), first=True)
 
 
-def hang_after_forward(
+def add_forward_hook(
     module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = False, always: bool = False
-) -> Hung:
+) -> HookHandle:
     """Register `hook` to be called after the forward of `module`; return a handle that removes it.
 
     kwargs: whether `hook` is given keyword arguments too. always: call it even if the forward
@@ -145,58 +145,74 @@ def hang_after_forward(
     """
     dicts = forward_hook_dicts(module)
     if dicts is None:
-        return _held(module.register_forward_hook(hook, with_kwargs=kwargs, always_call=always))
+        return _handle_of(
+            module.register_forward_hook(hook, with_kwargs=kwargs, always_call=always)
+        )
     hooks, with_kwargs, always_called = dicts
     marks = [with_kwargs] if kwargs else []
     if always:
         marks.append(always_called)
-    return hang(hooks, hook, *marks)
+    return add_hook(hooks, hook, *marks)
 
 
-def hang_on_leaf(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Hung:
+def add_tensor_hook(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> HookHandle:
     """Register `hook` to be called with each gradient of `leaf`; return a handle that removes it.
 
     leaf: a tensor that no operation made.
     """
     own_way = type(leaf) not in {torch.Tensor, nn.Parameter}  # may define `register_hook`
     if own_way or not hooks_are_known:
-        return _held(leaf.register_hook(hook))
-    return hang(hooks_of_new(leaf), hook)
+        return _handle_of(leaf.register_hook(hook))
+    return add_hook(hooks_of_new(leaf), hook)
 
 
-def hang_on_sharded(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Hung:
+def add_post_accumulate_grad_hook(
+    leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]
+) -> HookHandle:
     """Register `hook` to be called with `leaf`, a DTensor, after each addition to its `grad`.
 
     Returns a handle that removes the hook.
     """
-    return _held(leaf.register_post_accumulate_grad_hook(hook))
+    return _handle_of(leaf.register_post_accumulate_grad_hook(hook))
 
 
-def hang_before_step(optimizer: Optimizer, hook: Callable[..., Any]) -> Hung:
+def add_step_pre_hook(optimizer: Optimizer, hook: Callable[..., Any]) -> HookHandle:
     """Register `hook` to be called before each step of `optimizer`, after its present hooks.
 
     Returns a handle that removes the hook.
     """
     hooks = step_pre_hooks(optimizer)
-    return _held(optimizer.register_step_pre_hook(hook)) if hooks is None else hang(hooks, hook)
+    return (
+        _handle_of(optimizer.register_step_pre_hook(hook))
+        if hooks is None
+        else add_hook(hooks, hook)
+    )
 
 
-def hang_after_steps(hook: Callable[..., Any]) -> Hung:
+def add_global_step_post_hook(hook: Callable[..., Any]) -> HookHandle:
     """Register `hook` to be called after each step of any optimizer.
 
     Returns a handle that removes the hook.
     """
     hooks = global_step_hooks(before=False)
-    return _held(register_optimizer_step_post_hook(hook)) if hooks is None else hang(hooks, hook)
+    return (
+        _handle_of(register_optimizer_step_post_hook(hook))
+        if hooks is None
+        else add_hook(hooks, hook)
+    )
 
 
-def hang_before_steps(hook: Callable[..., Any]) -> Hung:
+def add_global_step_pre_hook(hook: Callable[..., Any]) -> HookHandle:
     """Register `hook` to be called before each step of any optimizer.
 
     Returns a handle that removes the hook.
     """
     hooks = global_step_hooks(before=True)
-    return _held(register_optimizer_step_pre_hook(hook)) if hooks is None else hang(hooks, hook)
+    return (
+        _handle_of(register_optimizer_step_pre_hook(hook))
+        if hooks is None
+        else add_hook(hooks, hook)
+    )
 
 
 class _Reduction:

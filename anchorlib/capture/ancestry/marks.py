@@ -17,7 +17,7 @@ import torch
 
 from anchorlib.capture.counting import At
 from anchorlib.capture.naming import Parts
-from anchorlib.capture.own_hooks import Hung, hang_on_leaf
+from anchorlib.capture.own_hooks import HookHandle, add_tensor_hook
 from anchorlib.capture.tensors import Storages
 from anchorlib.torch_private import hooks_are_known, hooks_of
 
@@ -35,7 +35,7 @@ class Marks:
         self._token = object()
         self._parameters: dict[int, tuple[ref[Parts], str]] = {}  # by id
         self._storages = Storages()
-        self._leaves: list[Hung] = []
+        self._leaves: list[HookHandle] = []
 
     def know(self, parts: Parts) -> None:
         """Learn a watched model's parameters by name, so that `parameter_name` knows them."""
@@ -93,7 +93,7 @@ class Marks:
             return
         if len(self._leaves) >= 64:  # each batch that needs gradients is a new leaf
             self._leaves = [one for one in self._leaves if not one.is_gone]
-        self._leaves.append(hang_on_leaf(leaf, _LeafMark(mark)))
+        self._leaves.append(add_tensor_hook(leaf, _LeafMark(mark)))
 
     def close(self) -> None:
         """Remove the marks from leaves, which may outlive the session."""

@@ -19,7 +19,7 @@ from anchorlib.capture.dynamo_marks import never_traced
 from anchorlib.capture.eager.call_sites import COMPILED_NODE
 from anchorlib.capture.eager.forwards import Forwards
 from anchorlib.capture.eager.grafting import Graft
-from anchorlib.capture.own_hooks import Hung, hang_on_leaf
+from anchorlib.capture.own_hooks import HookHandle, add_tensor_hook
 from anchorlib.capture.recording import REACHED, UNSCALED, Plan, Recorder, ScaleAndFlags, Stream
 from anchorlib.errors import UnsupportedError
 from anchorlib.names import escape, join
@@ -113,7 +113,7 @@ class Observer:
         self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda scaled: scaled
         self.unfollowed = UnfollowedCalls()
         self.due: Callable[[], None] | None = None  # to be called before training goes on
-        self._hung: list[Hung] = []
+        self._hook_handles: list[HookHandle] = []
         self._prune_at = _HANDLES
         self._logged: set[str] = set()
 
@@ -283,10 +283,11 @@ class Observer:
             if isinstance(hook, GradientHook) and hook.serves(self, plan):
                 hook.at = at
                 return
-        if len(self._hung) >= self._prune_at:  # each batch that needs gradients is a new leaf
-            self._hung = [one for one in self._hung if not one.is_gone]
-            self._prune_at = 2 * len(self._hung) + _HANDLES
-        self._hung.append(hang_on_leaf(x, LeafHook(self, plan, at)))
+        # Each batch that needs gradients is a new leaf.
+        if len(self._hook_handles) >= self._prune_at:
+            self._hook_handles = [one for one in self._hook_handles if not one.is_gone]
+            self._prune_at = 2 * len(self._hook_handles) + _HANDLES
+        self._hook_handles.append(add_tensor_hook(x, LeafHook(self, plan, at)))
 
     def catch_up(self) -> None:
         """Call the action `due` once, if there is one: something that waits until training goes on.
@@ -319,7 +320,7 @@ class Observer:
     def close(self) -> None:
         """Observe nothing more, and remove the hooks from tensors that outlive the session."""
         self.closed = True
-        for hung in self._hung:
-            hung.remove()
-        self._hung.clear()
+        for handle in self._hook_handles:
+            handle.remove()
+        self._hook_handles.clear()
         self.lineage.close()

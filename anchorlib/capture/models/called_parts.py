@@ -18,7 +18,7 @@ from anchorlib.capture.counting import recomputing
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.models.module_hooks import ModuleHook
 from anchorlib.capture.naming import has_forward
-from anchorlib.capture.own_hooks import Hung, hang_after_forward, hang_before_forward
+from anchorlib.capture.own_hooks import HookHandle, add_forward_hook, add_forward_pre_hook
 
 __all__ = ["hook_called_parts"]
 
@@ -28,15 +28,15 @@ def hook_called_parts(model: nn.Module, observer: Observer) -> Callable[[], None
 
     Returns a function that removes the hooks.
     """
-    hung: list[Hung] = []
+    handles: list[HookHandle] = []
     for module in _callable(model):
         part = _CalledPart(observer)
         before, after = ModuleHook(module, part.begins), ModuleHook(module, part.has_ended)
-        hung.append(hang_before_forward(module, before))
-        hung.append(hang_after_forward(module, after, always=True))
+        handles.append(add_forward_pre_hook(module, before))
+        handles.append(add_forward_hook(module, after, always=True))
 
     def undo() -> None:
-        for one in hung:
+        for one in handles:
             one.remove()
 
     return undo

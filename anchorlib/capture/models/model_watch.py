@@ -23,11 +23,11 @@ from anchorlib.capture.models.module_hooks import ModuleHook, PassGradient, Shar
 from anchorlib.capture.models.module_modes import ModuleModes
 from anchorlib.capture.naming import Choice, Parts, named_leaves
 from anchorlib.capture.own_hooks import (
-    Hung,
-    hang_after_forward,
-    hang_before_forward,
-    hang_on_leaf,
-    hang_on_sharded,
+    HookHandle,
+    add_forward_hook,
+    add_forward_pre_hook,
+    add_post_accumulate_grad_hook,
+    add_tensor_hook,
 )
 from anchorlib.capture.recording import Plan, Stream
 from anchorlib.capture.tensors import plain_inside
@@ -58,7 +58,7 @@ class ModelWatch:
         self._observer = observer
         self._wanted = wanted
         self._plans: dict[str, Plan] = {}
-        self._hung: list[Hung] = []
+        self._hook_handles: list[HookHandle] = []
         self._hooked: set[str] = set()
         self._attached = False
         self._state = ModelState(parts, observer, starts)
@@ -79,7 +79,7 @@ class ModelWatch:
             if module is not self.parts.root and name not in self._hooked and self._any(name):
                 self._hooked.add(name)
                 hook = ModuleHook(module, self._output_hook(name))
-                self._hung.append(hang_after_forward(module, hook, kwargs=True))
+                self._hook_handles.append(add_forward_hook(module, hook, kwargs=True))
         for name, parameter in self.parts.parameters.items():
             if parameter.requires_grad and self._chosen(name, "pass_grad"):
                 self._hook_parameter(name, parameter)
@@ -145,9 +145,9 @@ class ModelWatch:
         root = self.parts.root
         self._attached = True
         before, after = ModuleHook(root, self._before_root), ModuleHook(root, self._after_root)
-        self._hung += [
-            hang_before_forward(root, before, kwargs=True),
-            hang_after_forward(root, after, kwargs=True, always=True),
+        self._hook_handles += [
+            add_forward_pre_hook(root, before, kwargs=True),
+            add_forward_hook(root, after, kwargs=True, always=True),
         ]
 
     def _before_root(
@@ -254,10 +254,12 @@ class ModelWatch:
             self._hooked.add(key)
             plan = self.plan(name)
             if plain_inside(parameter) is parameter:
-                hung = hang_on_leaf(parameter, PassGradient(self._observer, plan))
+                handle = add_tensor_hook(parameter, PassGradient(self._observer, plan))
             else:  # tensor hooks on sharded parameters never run
-                hung = hang_on_sharded(parameter, ShardGradient(self._observer, plan))
-            self._hung.append(hung)
+                handle = add_post_accumulate_grad_hook(
+                    parameter, ShardGradient(self._observer, plan)
+                )
+            self._hook_handles.append(handle)
 
     def on_pass(self, at: At) -> None:
         """Record parameters and buffers as the pass at `at` begins, and note layers in eval mode.
@@ -271,6 +273,6 @@ class ModelWatch:
 
     def close(self) -> None:
         """Remove the hooks from the model."""
-        for hung in self._hung:
-            hung.remove()
-        self._hung.clear()
+        for handle in self._hook_handles:
+            handle.remove()
+        self._hook_handles.clear()

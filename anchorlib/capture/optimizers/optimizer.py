@@ -20,7 +20,7 @@ from anchorlib.capture.eager import Observer
 from anchorlib.capture.naming import state_values, tensor_of, why_no_tensor
 from anchorlib.capture.optimizers.amp import ScalerHooks, fused_scaling
 from anchorlib.capture.optimizers.nested_steps import is_nested_step
-from anchorlib.capture.own_hooks import OwnHook, hang_after_steps, hang_before_step
+from anchorlib.capture.own_hooks import OwnHook, add_global_step_post_hook, add_step_pre_hook
 from anchorlib.capture.recording import UNSCALED, Plan, ScaleAndFlags, Stream
 from anchorlib.errors import OptionError
 from anchorlib.record import Flag
@@ -94,7 +94,7 @@ class OptimizerWatch:
         self._scaling = UNSCALED
         self._ended = (-1, 0)  # the last step, and how often the optimizer has stepped in it
         # A hook of this optimizer, not a global one, runs after the user's that change gradients.
-        self._hung = hang_before_step(optimizer, _BeforeStep(self))
+        self._hook_handle = add_step_pre_hook(optimizer, _BeforeStep(self))
 
     def records(self, plan: Callable[[str], Plan]) -> bool:
         """Return whether this watch records for the watched model with the method `plan`."""
@@ -205,7 +205,7 @@ class OptimizerWatch:
 
     def close(self) -> None:
         """Remove the hook from the optimizer."""
-        self._hung.remove()
+        self._hook_handle.remove()
 
 
 class _BeforeStep(OwnHook):
@@ -251,7 +251,7 @@ class StepHook:
         self._observer = observer
         self._watches = watches
         self._stepped = stepped
-        self._hung = hang_after_steps(self._after)
+        self._hook_handle = add_global_step_post_hook(self._after)
         self._scaler = ScalerHooks(observer, self._skipped)
 
     @never_traced
@@ -272,7 +272,7 @@ class StepHook:
 
     def close(self) -> None:
         """Remove the hook, and put GradScaler's methods back."""
-        self._hung.remove()
+        self._hook_handle.remove()
         self._scaler.close()
 
 

@@ -14,7 +14,7 @@ from anchorlib.capture.dynamo_marks import never_traced
 from anchorlib.capture.headers import command
 from anchorlib.capture.inline import LossFinder
 from anchorlib.capture.models import hook_called_parts
-from anchorlib.capture.own_hooks import hang_after_steps, hang_before_steps
+from anchorlib.capture.own_hooks import add_global_step_post_hook, add_global_step_pre_hook
 from anchorlib.capture.sessions.active import open_session
 from anchorlib.capture.sessions.session import Session
 from anchorlib.capture.sessions.settings import StartArguments, settings
@@ -71,7 +71,7 @@ def after_a_step(session: Session, action: Callable[[], object]) -> None:
     def hook(*_of_step: object) -> None:
         observer.guarded(action)
 
-    session._watches.at_close(hang_after_steps(hook).remove)  # noqa: SLF001
+    session._watches.at_close(add_global_step_post_hook(hook).remove)  # noqa: SLF001
 
 
 def has_begun(session: Session) -> bool:
@@ -101,7 +101,7 @@ def catches_up_before_steps(session: Session) -> None:
     def hook(*_of_step: object) -> None:
         observer.catch_up()
 
-    session._watches.at_close(hang_before_steps(hook).remove)  # noqa: SLF001
+    session._watches.at_close(add_global_step_pre_hook(hook).remove)  # noqa: SLF001
 
 
 def is_watched(session: Session, parameter: object) -> bool:

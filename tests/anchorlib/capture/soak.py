@@ -85,7 +85,7 @@ def soak():
                 gc.collect()
                 marks.append(in_use())
         streams = len(session._recorder._table._streams)
-        handles = len(session._observer._hung)
+        handles = len(session._observer._hook_handles)
     return {
         "in_use": marks,
         "steps_between": _STEPS_BETWEEN,
