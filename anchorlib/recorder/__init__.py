@@ -12,7 +12,7 @@ definitions       what the numbers of streams and layouts in slots mean, as the 
 drain             the other end of the ring: hands waiting records to the sink, marks how far it is
 slot_records      the records in slots as columns, with digests and summaries of their values
 lost_records      counts the records that did not reach the sink whole
-asks              the requests to a drain beside the records: flush and close
+drain_requests    the requests to a drain beside the records: flush and close
 worker            the interface of what runs a drain: a `thread`, or a `process`
 recorder_plan     what a recorder process is started with
 process_messages  the messages between a trainer and its recorder process

@@ -178,17 +178,17 @@ class Copies:
                     self._ring.void(number)
             self._forget_done()
 
-    def watch(self, asked: Future[Any], timeout: float | None) -> None:
-        """Wait for the future `asked`, and call `settle` a few times a second while waiting.
+    def watch(self, answer: Future[Any], timeout: float | None) -> None:
+        """Wait for the future `answer`, and call `settle` a few times a second while waiting.
 
         `settle` makes records void whose values will never come. Without it the drain, which has to
-        answer `asked`, would wait for values from a failed device. Returns when `asked` has its
-        answer, when no copy is under way any more, or after `timeout` seconds (None: no limit).
+        complete it, would wait for values from a failed device. Returns when `answer` is
+        complete, when no copy is under way any more, or after `timeout` seconds (None: no limit).
         """
         end = None if timeout is None else time.monotonic() + timeout
-        while (self._running or self._places) and not asked.done():
+        while (self._running or self._places) and not answer.done():
             left = _LOOK_SECONDS if end is None else min(_LOOK_SECONDS, end - time.monotonic())
             if left <= 0:
                 return
-            wait([asked], left)
+            wait([answer], left)
             self.settle()

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from anchorlib.block import Buffer, RowBlock
-from anchorlib.recorder.asks import Ask, Asks, Host
 from anchorlib.recorder.definitions import Definitions
+from anchorlib.recorder.drain_requests import Host, Request, RequestQueue
 from anchorlib.recorder.layout import KIND_SHIFT, VOID, SlotKind, Word
 from anchorlib.recorder.lost_records import LATE, NEVER, LostRecords
 from anchorlib.recorder.ring import Ring, aligned
@@ -63,7 +63,7 @@ class Drain:
     predecessor: the state that earlier drains of the ring left; None for the first drain.
 
     done: how many slots of the ring (records and statements) are consumed.
-    asks: the requests of the trainer that are to be carried out. closed: whether the sink is
+    requests: those of the trainer that are to be carried out. closed: whether the sink is
     closed.
     """
 
@@ -79,7 +79,7 @@ class Drain:
         self._admission = Admission()
         self._statements = PendingStatements()
         self._losses = LostRecords(self._statements, host.warn)
-        self.asks = Asks()
+        self.requests = RequestQueue()
         self.closed = False
         self._revoked = False
         self._forsaken = False  # the trainer has died, so missing values never come
@@ -115,13 +115,13 @@ class Drain:
         busy = True
         while not self.closed and busy:
             busy = self._turn()
-            ask = self.asks.due(self.done)
-            if busy or ask is not None:
-                self._hand_over_statements(again=ask is not None)
+            request = self.requests.due(self.done)
+            if busy or request is not None:
+                self._hand_over_statements(again=request is not None)
             self._show_counters()
-            if ask is not None:
-                self._answer(ask)
-                busy = True  # another ask may be due
+            if request is not None:
+                self._answer(request)
+                busy = True  # another request may be due
 
     def patience(self, seconds: float) -> float:
         """Return how many seconds to wait until `work` is called again, at most `seconds`."""
@@ -191,8 +191,8 @@ class Drain:
         """
         ring = self._ring
         at = self.done % ring.slot_count
-        ask = self.asks.next
-        end = ring[Word.PUBLISHED] if ask is None else max(ask.after, self.done)
+        request = self.requests.next
+        end = ring[Word.PUBLISHED] if request is None else max(request.after, self.done)
         count = min(end - self.done, _BATCH_SLOTS, ring.slot_count - at)
         slots = ring.slots[at : at + max(0, count)]
         seqs = slots["seq"].copy()  # read first: a slot's other fields are written before its seq
@@ -259,7 +259,7 @@ class Drain:
             self._losses.lose(series, step, nbytes, NEVER)
 
     def _is_late(self) -> bool:
-        closing = self.asks.closing
+        closing = self.requests.closing
         return closing is not None and closing.left == 0.0
 
     def _put(self, block: RowBlock, heads: Array) -> None:
@@ -298,27 +298,27 @@ class Drain:
         if not self._revoked:  # after `revoke`, the count that `close` returns tells of the loss
             self._losses.warn_once(lost, f"{lost}: {fault}")
 
-    def _answer(self, ask: Ask) -> None:
-        if ask.what == "close":
-            self._close(ask)
+    def _answer(self, request: Request) -> None:
+        if request.what == "close":
+            self._close(request)
             return
         try:
             flushing = self._sink.flush()
         except Exception as fault:  # noqa: BLE001  # raised or logged in the trainer's `flush`
-            self._host.answer(ask, fault)
+            self._host.answer(request, fault)
         else:
-            self._host.flushing(ask, flushing, self._show_counters)
+            self._host.flushing(request, flushing, self._show_counters)
 
-    def _close(self, ask: Ask) -> None:
+    def _close(self, request: Request) -> None:
         undelivered = 0
         try:
-            undelivered = self._sink.close(ask.left or 0.0)
+            undelivered = self._sink.close(request.left or 0.0)
         except Exception as fault:  # noqa: BLE001  # closing must not break training either
             self._losses.warn_once("close", f"the store could not be closed: {fault}")
         self.closed = True
         self._losses.records += undelivered
         self._show_counters()
-        self._host.answer(ask, undelivered + self._late)
+        self._host.answer(request, undelivered + self._late)
 
     def _show_counters(self) -> None:
         """Update the counters in the ring, which the trainer reads."""

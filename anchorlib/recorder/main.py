@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from anchorlib.errors import StoreError
-from anchorlib.recorder.asks import Ask
 from anchorlib.recorder.drain import Drain
+from anchorlib.recorder.drain_requests import Request
 from anchorlib.recorder.process_messages import MOST_TEXT, MessageSocket, encoded_fault
 from anchorlib.recorder.recorder_plan import RecorderPlan, open_plan
 from anchorlib.recorder.ring import WARM_BYTES, Ring
@@ -51,28 +51,28 @@ class DrainHost:
 
     # -- as the drain's host
 
-    def answer(self, ask: Ask, answer: int | Exception) -> None:
-        """Send the trainer the answer to its request `ask`: a result, or an exception."""
-        message: dict[str, Any] = {"answer": ask.number}
+    def answer(self, request: Request, answer: int | Exception) -> None:
+        """Send the trainer the answer to its `request`: a result, or an exception."""
+        message: dict[str, Any] = {"answer": request.number}
         if isinstance(answer, Exception):
             self._messages.send(message | {"fault": encoded_fault(answer)})
         else:
             self._messages.send(message | {"value": answer})
 
-    def flushing(self, ask: Ask, flushing: Flushing, show: Callable[[], None]) -> None:
-        """Answer the request `ask` once `flushing` is done.
+    def flushing(self, request: Request, flushing: Flushing, show: Callable[[], None]) -> None:
+        """Answer `request` once `flushing` is done.
 
         A thread waits for that, so that the drain goes on. show: updates the counters in the ring.
         """
 
         def wait() -> None:
             try:
-                flushing.wait(ask.left)
+                flushing.wait(request.left)
             except Exception as fault:  # noqa: BLE001  # the trainer raises or logs it
-                self.answer(ask, fault)
+                self.answer(request, fault)
             else:
                 show()
-                self.answer(ask, 0)
+                self.answer(request, 0)
 
         if flushing is DONE:
             wait()
@@ -135,8 +135,8 @@ class DrainHost:
     def _handle(self, message: dict[str, Any], descriptors: list[int]) -> None:
         drain = self.drain
         assert drain is not None
-        if "ask" in message:
-            drain.asks.add(Ask(**message["ask"]))
+        if "request" in message:
+            drain.requests.add(Request(**message["request"]))
         elif "revoke" in message:
             drain.revoke()
         elif "lent" in message:

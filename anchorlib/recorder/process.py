@@ -25,7 +25,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from anchorlib.recorder.asks import OpenAsks
+from anchorlib.recorder.drain_requests import PendingRequests
 from anchorlib.recorder.layout import Mark
 from anchorlib.recorder.process_messages import MessageSocket, fault_of
 from anchorlib.recorder.recorder_plan import RecorderPlan, in_memory, open_plan
@@ -67,7 +67,7 @@ class RecorderProcess:
         """
         self._plan, self._lock, self._on_start = plan, lock, on_start
         self._definitions: list[tuple[int, str]] = []  # each with its slot
-        self._asked = OpenAsks()
+        self._requests = PendingRequests()
         self._lent: dict[int, tuple[int, mmap.mmap]] = {}  # each with its descriptor
         self._lendings = 0
         self._guard = threading.RLock()
@@ -122,8 +122,8 @@ class RecorderProcess:
             given_up.pop_all()
         for number, (descriptor, _) in self._lent.items():
             messages.send({"lent": number}, [descriptor])
-        for ask in self._asked.pending:
-            messages.send({"ask": asdict(ask)})
+        for request in self._requests.unanswered:
+            messages.send({"request": asdict(request)})
         return child, messages
 
     def _successor(self) -> RecorderPlan:
@@ -144,7 +144,7 @@ class RecorderProcess:
         if self._instead is not None:
             self._instead.wake()
 
-    def ask(
+    def request(
         self, what: Literal["flush", "close"], after: int, timeout: float | None
     ) -> Future[Any]:
         """Send the recorder a request for a flush or the close; return the future of its answer.
@@ -155,13 +155,13 @@ class RecorderProcess:
         """
         with self._guard:
             if self._instead is not None:
-                return self._instead.ask(what, after, timeout)
-            ask, future = self._asked.new(what, after, timeout)
+                return self._instead.request(what, after, timeout)
+            request, future = self._requests.new(what, after, timeout)
             if what == "close":
-                self._last = ask.number
+                self._last = request.number
             if self._is_over:
-                self._asked.cancel()
-            self._messages.send({"ask": asdict(ask)})
+                self._requests.cancel()
+            self._messages.send({"request": asdict(request)})
         self.wake()
         return future
 
@@ -177,7 +177,7 @@ class RecorderProcess:
         with self._guard:
             self._ending = True
             self._child.kill()
-            self._asked.cancel()
+            self._requests.cancel()
 
     def end(self) -> None:
         """Wait for the recorder's end, kill it after ten seconds, then free locks and memory."""
@@ -190,7 +190,7 @@ class RecorderProcess:
             self._child.wait()
         self._messages.close()
         self._listener.join(_END_SECONDS)
-        self._asked.cancel()  # a flush that the recorder had not answered when it was closed
+        self._requests.cancel()  # a flush that the recorder had not answered when it was closed
         self._forget_lent()
         os.close(self._bell)
         os.close(self._memory)
@@ -256,7 +256,7 @@ class RecorderProcess:
             if message["answer"] == self._last:
                 self._ending = True  # the recorder ends by itself now
             fault = message.get("fault")
-            self._asked.answer(message["answer"], fault_of(fault) if fault else message["value"])
+            self._requests.answer(message["answer"], fault_of(fault) if fault else message["value"])
 
     def _outlived(self) -> bool:
         """Replace a recorder process that has ended unasked; return whether a new one was started.
@@ -303,14 +303,14 @@ class RecorderProcess:
                 self.ring,
                 sink,
                 self._on_start,
-                asked=self._asked,
+                pending=self._requests,
                 predecessor=predecessor,
                 lent=lent,
             )
         except Exception as fault:  # noqa: BLE001  # no memory, no thread: nobody must wait for it
             _log.warning("anchorlib: nothing more is recorded: %s", fault)
             self._is_over = True
-            self._asked.cancel()
+            self._requests.cancel()
 
 
 def _environment() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The messages between a trainer and its recorder process, beside the ring: JSON over a socket.
 
-    to the recorder   ask, revoke, lent (with a descriptor)
+    to the recorder   request, revoke, lent (with a descriptor)
     to the trainer    answer, log, warm
 
 Sending to a process that has ended is no error: the message is dropped.

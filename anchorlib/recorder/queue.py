@@ -190,10 +190,10 @@ class RecordQueue:
                 return
             self._placer.place_statements(timeout)
             target = self.records.taken
-            asked = self._worker.ask("flush", self._ring[Word.PUBLISHED], timeout)
-        self._copies.watch(asked, timeout)
+            answer = self._worker.request("flush", self._ring[Word.PUBLISHED], timeout)
+        self._copies.watch(answer, timeout)
         try:
-            flushing = asked.result(_left(deadline))
+            flushing = answer.result(_left(deadline))
             if not isinstance(flushing, int):
                 flushing.wait(_left(deadline))
         except AnchorError:
@@ -219,21 +219,21 @@ class RecordQueue:
             self.putter = None
             self._changed.notify_all()
             self._placer.place_statements(timeout)
-            asked = self._worker.ask("close", self._ring[Word.PUBLISHED], timeout)
+            answer = self._worker.request("close", self._ring[Word.PUBLISHED], timeout)
         deadline = time.monotonic() + timeout + _BATCH_SECONDS
-        self._copies.watch(asked, timeout + _BATCH_SECONDS)
-        if not wait([asked], _left(deadline)).done:
+        self._copies.watch(answer, timeout + _BATCH_SECONDS)
+        if not wait([answer], _left(deadline)).done:
             self._worker.revoke()
-            if not wait([asked], _OPERATION_SECONDS).done:
+            if not wait([answer], _OPERATION_SECONDS).done:
                 self._give_up()
         self._worker.end()
         is_still = self._copier is None or self._copier.close()
-        if asked.cancelled():
+        if answer.cancelled():
             self._stuck = self.records.taken - self._ring[Word.RECORDS]
             return self._stuck
         if is_still:
             self._ring.give_back()
-        return int(asked.result())
+        return int(answer.result())
 
     def _give_up(self) -> None:
         """Cancel all requests, as the store hangs; the records that wait are lost."""

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from anchorlib.block import Buffer, RowBlock, payloads_of
-from anchorlib.recorder.asks import Host
 from anchorlib.recorder.definitions import Definitions
+from anchorlib.recorder.drain_requests import Host
 from anchorlib.recorder.layout import KIND_SHIFT, SlotKind
 from anchorlib.recorder.ring import Ring
 from anchorlib.summary import figures_of

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from anchorlib.block import Buffer
-from anchorlib.recorder.asks import Answer, Ask, OpenAsks
 from anchorlib.recorder.drain import Drain, PredecessorState
+from anchorlib.recorder.drain_requests import Answer, PendingRequests, Request
 from anchorlib.recorder.ring import Ring
 from anchorlib.sinks import Flushing, Sink
 
@@ -31,7 +31,7 @@ class RecorderThread:
     It is the `Worker` of the queue and the `Host` of the drain.
 
     on_start: called first in the thread.
-    asked, predecessor, lent: what a recorder process that died has left: unanswered requests, the
+    pending, predecessor, lent: what a recorder process that died has left: unanswered requests, the
         state of its drain, and memory with records too large for the ring; None where there was
         none.
     """
@@ -44,20 +44,20 @@ class RecorderThread:
         sink: Sink,
         on_start: Callable[[], None] = lambda: None,
         *,
-        asked: OpenAsks | None = None,
+        pending: PendingRequests | None = None,
         predecessor: PredecessorState | None = None,
         lent: Mapping[int, Buffer] | None = None,
     ) -> None:
         self._bell = threading.Event()
         self.ready = threading.Event()
         self.ready.set()
-        self._asked = asked or OpenAsks()
+        self._requests = pending or PendingRequests()
         self._lent: dict[int, Buffer] = dict(lent or {})
         self._ended = False
         self._on_start = on_start
         self._drain = Drain(ring, sink, self, predecessor)
-        for ask in self._asked.pending:
-            self._drain.asks.add(ask)
+        for request in self._requests.unanswered:
+            self._drain.requests.add(request)
         self._thread = threading.Thread(target=self._run, name="anchorlib-drain", daemon=True)
         self._thread.start()
 
@@ -67,7 +67,7 @@ class RecorderThread:
         """Have the ring emptied now, instead of when the thread looks at it next."""
         self._bell.set()
 
-    def ask(
+    def request(
         self, what: Literal["flush", "close"], after: int, timeout: float | None
     ) -> Future[Any]:
         """Request a flush or the close from the drain; return the future of its answer.
@@ -76,8 +76,8 @@ class RecorderThread:
             request is carried out.
         timeout: seconds that it may take; None: as long as it takes.
         """
-        ask, future = self._asked.new(what, after, timeout)
-        self._drain.asks.add(ask)
+        request, future = self._requests.new(what, after, timeout)
+        self._drain.requests.add(request)
         if self._ended:
             self.cancel()
         self.wake()
@@ -89,7 +89,7 @@ class RecorderThread:
 
     def cancel(self) -> None:
         """Cancel the futures of all requests that are not answered yet."""
-        self._asked.cancel()
+        self._requests.cancel()
 
     def end(self) -> None:
         """Do nothing: the thread ends by itself after the close."""
@@ -114,13 +114,13 @@ class RecorderThread:
 
     # -- as the drain's host
 
-    def answer(self, ask: Ask, answer: Answer) -> None:
-        """Complete the future of the request `ask` with its answer."""
-        self._asked.answer(ask.number, answer)
+    def answer(self, request: Request, answer: Answer) -> None:
+        """Complete the future of `request` with its answer."""
+        self._requests.answer(request.number, answer)
 
-    def flushing(self, ask: Ask, flushing: Flushing, show: Callable[[], None]) -> None:  # noqa: ARG002  # the drain shows by itself soon
-        """Answer the request `ask` with `flushing` itself: the thread that asked waits for it."""
-        self.answer(ask, flushing)
+    def flushing(self, request: Request, flushing: Flushing, show: Callable[[], None]) -> None:  # noqa: ARG002  # the drain shows by itself soon
+        """Answer `request` with `flushing` itself: the thread that asked waits for it."""
+        self.answer(request, flushing)
 
     def warn(self, message: str) -> None:
         """Log `message` as a warning of anchorlib."""

@@ -24,7 +24,7 @@ class Worker(Protocol):
     def wake(self) -> None:
         """Have the ring emptied now, instead of when the thread or process looks at it next."""
 
-    def ask(
+    def request(
         self, what: Literal["flush", "close"], after: int, timeout: float | None
     ) -> Future[Any]:
         """Request a flush or the close; return the future of the answer.

@@ -1,4 +1,4 @@
-"""Asks: the requests of a trainer to its drain, which are to flush and to close.
+"""The requests of a trainer to its drain, which are to flush and to close.
 
 They do not pass through the ring. Each is carried out as soon as all slots that were in the ring
 before it have been handed to the sink.
@@ -17,15 +17,15 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from anchorlib.sinks import Flushing
 
-__all__ = ["Answer", "Ask", "Asks", "Host", "OpenAsks"]
+__all__ = ["Answer", "Host", "PendingRequests", "Request", "RequestQueue"]
 
 Answer: TypeAlias = int | Flushing | Exception
-"""The answer to an ask. For a flush: 0 once it is done, or the flush to wait for. For a close: how
-many records are lost. For a flush or close that failed: the exception."""
+"""The answer to a request. For a flush: 0 once it is done, or the flush to wait for. For a close:
+how many records are lost. For a flush or close that failed: the exception."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Request:
     """A trainer's request to its drain: a flush, or the close that ends a session.
 
     number: the request's identity, which its answer repeats.
@@ -48,26 +48,26 @@ class Ask:
         )
 
 
-class Asks:
+class RequestQueue:
     """The requests (flush, close) that a drain, which empties a ring, has yet to carry out.
 
     They are carried out in order. Any thread may add a request.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[Ask] = deque()
+        self._waiting: deque[Request] = deque()
         self._lock = threading.Lock()
 
-    def add(self, ask: Ask) -> None:
+    def add(self, request: Request) -> None:
         """Append a request."""
         with self._lock:
-            self._waiting.append(ask)
+            self._waiting.append(request)
 
-    def due(self, done: int) -> Ask | None:
+    def due(self, done: int) -> Request | None:
         """Remove and return the next request if it is due; otherwise return None.
 
         done: how many slots (records and statements) of the ring are in the sink; a request is due
-            from `Ask.after` on.
+            from `Request.after` on.
         """
         with self._lock:
             if self._waiting and self._waiting[0].after <= done:
@@ -75,32 +75,32 @@ class Asks:
         return None
 
     @property
-    def next(self) -> Ask | None:
+    def next(self) -> Request | None:
         """The request that is to be carried out next, which stays listed; None if there is none."""
         with self._lock:
             return self._waiting[0] if self._waiting else None
 
     @property
-    def closing(self) -> Ask | None:
+    def closing(self) -> Request | None:
         """The waiting request to close; None if no close was asked for."""
         with self._lock:
             return next((one for one in self._waiting if one.what == "close"), None)
 
 
-class OpenAsks:
+class PendingRequests:
     """The requests (flush, close) that a trainer has made, and that have not been answered yet.
 
     The drain, which empties the ring, answers them. Any thread may call the methods.
     """
 
     def __init__(self) -> None:
-        self._pending: dict[int, tuple[Ask, Future[Any]]] = {}
+        self._pending: dict[int, tuple[Request, Future[Any]]] = {}
         self._numbers = 0
         self._lock = threading.Lock()
 
     def new(
         self, what: Literal["flush", "close"], after: int, timeout: float | None
-    ) -> tuple[Ask, Future[Any]]:
+    ) -> tuple[Request, Future[Any]]:
         """Make a request; return it and the future that `answer` will complete.
 
         after: how many slots (records and statements) of the ring have to be in the sink before the
@@ -110,9 +110,9 @@ class OpenAsks:
         future: Future[Any] = Future()
         with self._lock:
             self._numbers += 1
-            ask = Ask(what, self._numbers, after, timeout, time.monotonic())
-            self._pending[ask.number] = ask, future
-        return ask, future
+            request = Request(what, self._numbers, after, timeout, time.monotonic())
+            self._pending[request.number] = request, future
+        return request, future
 
     def answer(self, number: int, answer: Answer) -> None:
         """Complete the future of request `number`; a number that is not pending is ignored."""
@@ -133,10 +133,10 @@ class OpenAsks:
                 future.set_running_or_notify_cancel()  # without this, `wait` misses the cancel
 
     @property
-    def pending(self) -> list[Ask]:
+    def unanswered(self) -> list[Request]:
         """The unanswered requests, in the order in which they were made."""
         with self._lock:
-            return [ask for ask, _ in self._pending.values()]
+            return [request for request, _ in self._pending.values()]
 
 
 class Host(Protocol):
@@ -146,11 +146,11 @@ class Host(Protocol):
     and `warn` never raise.
     """
 
-    def answer(self, ask: Ask, answer: int | Exception) -> None:
-        """Give the trainer the answer to its request `ask`."""
+    def answer(self, request: Request, answer: int | Exception) -> None:
+        """Give the trainer the answer to its `request`."""
 
-    def flushing(self, ask: Ask, flushing: Flushing, show: Callable[[], None]) -> None:
-        """Answer the request `ask` for a flush, which the sink has begun.
+    def flushing(self, request: Request, flushing: Flushing, show: Callable[[], None]) -> None:
+        """Answer the `request` for a flush, which the sink has begun.
 
         flushing: its `wait` blocks until the flush is done.
         show: updates the counters in the ring; to be called when the flush has ended.
