@@ -55,7 +55,7 @@ class Cluster:
     def map(self, function: Callable[[Part], Answer], parts: Iterable[Part]) -> Iterator[Answer]:
         """Yield the answers of `map(function, parts)` in order, computed by the workers.
 
-        parts: each has the methods of `NearPart`, as a `reading.TaskBlock` has. function: is pure,
+        parts: each has the methods of `Part`, as a `reading.TaskBlock` has. function: is pure,
             because a task whose worker died is computed again, and importable by the workers.
 
         Raises the first error in the order of the parts; later parts are then not answered. An

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from anchorlib.errors import AnchorError, ClusterError
 
-__all__ = ["FarPart", "NearPart", "answered", "packed", "versions"]
+__all__ = ["Part", "SendablePart", "answered", "packed", "versions"]
 
 Answer = TypeVar("Answer")
 TASK_BYTES: Final = 256 << 20
@@ -19,7 +19,7 @@ GROWTH: Final = 10_000
 PACKAGES: Final = ("numpy", "distributed")
 
 
-class FarPart(Protocol):
+class SendablePart(Protocol):
     """A part of a query as it is sent to a worker: small, pickled, openable by any process."""
 
     @property
@@ -27,12 +27,12 @@ class FarPart(Protocol):
         """The ranks that the part reads."""
         ...
 
-    def near(self) -> NearPart:
+    def opened(self) -> Part:
         """Open the part in this process and return it."""
         ...
 
 
-class NearPart(Protocol):
+class Part(Protocol):
     """A part of a query, opened in the process that asks or in the worker that answers.
 
     weight: about how much work it is, in bytes to read.
@@ -41,7 +41,7 @@ class NearPart(Protocol):
     @property
     def weight(self) -> int: ...
 
-    def far(self) -> FarPart:
+    def sendable(self) -> SendablePart:
         """Return the part in the form that is sent to another process, which opens it again."""
         ...
 
@@ -54,16 +54,16 @@ class OpenedRank(Hashable, Protocol):
         ...
 
 
-def packed(parts: Iterable[Any]) -> Iterator[list[FarPart]]:
-    """Pack parts, each a NearPart, into tasks, and yield the tasks in order.
+def packed(parts: Iterable[Any]) -> Iterator[list[SendablePart]]:
+    """Pack parts into tasks, and yield the tasks in order.
 
-    A task is a list of the parts as they are sent to a worker. A part's `far` is called only when
-    its task is made, so few of them are in memory at a time.
+    A task is a list of the parts as they are sent to a worker. A part's `sendable` is called only
+    when its task is made, so few of them are in memory at a time.
     """
-    task: list[FarPart] = []
+    task: list[SendablePart] = []
     weight = made = 0
     for part in parts:
-        task.append(part.far())
+        task.append(part.sendable())
         weight += part.weight
         if weight >= TASK_BYTES << made // GROWTH:
             yield task
@@ -73,7 +73,7 @@ def packed(parts: Iterable[Any]) -> Iterator[list[FarPart]]:
 
 
 def answered(
-    function: Callable[[Any], Answer], parts: Sequence[FarPart], ours: str
+    function: Callable[[Any], Answer], parts: Sequence[SendablePart], ours: str
 ) -> tuple[list[Answer], dict[str, str]]:
     """Return the answer of `function` for each part, and the versions of this worker's packages.
 
@@ -95,7 +95,7 @@ def answered(
             f"the worker at {_here()} cannot open a run: {error}; workers open runs themselves, so "
             "give a store that they reach under the same name, and them the credentials for it"
         ) from None
-    return [function(part.near()) for part in parts], installed
+    return [function(part.opened()) for part in parts], installed
 
 
 def versions() -> dict[str, str]:

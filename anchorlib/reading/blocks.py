@@ -22,7 +22,7 @@ import numpy as np
 from anchorlib.reading.series import Series, series_at
 from anchorlib.store import Pin, packed_rows, pin_of, unpacked_rows
 
-__all__ = ["FarBlock", "Over", "TaskBlock", "plan", "spread"]
+__all__ = ["Over", "SendableBlock", "TaskBlock", "plan", "spread"]
 
 Answer = TypeVar("Answer")
 Part = TypeVar("Part")
@@ -43,7 +43,7 @@ class Over(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FarBlock:
+class SendableBlock:
     """A block (some records of one series) in the form in which it is sent to another process.
 
     pin: says how the other process finds the rank. number: the number of the series in the rank's
@@ -64,7 +64,7 @@ class FarBlock:
         """
         return (self.pin,)
 
-    def near(self) -> TaskBlock:
+    def opened(self) -> TaskBlock:
         """Open the run in this process and return the block ready to be read.
 
         Raises RunNotFoundError, CollectorError, StoreError where the run cannot be found or read.
@@ -85,14 +85,14 @@ class TaskBlock:
     series: Series
     weight: int
 
-    def far(self) -> FarBlock:
+    def sendable(self) -> SendableBlock:
         """Return the block in a form that can be sent to another process.
 
         Raises UnsupportedError where the run was not opened by its name: no other process could
         find it.
         """
         reader, number, rows = self.series.stored
-        return FarBlock(pin_of(reader), number, packed_rows(rows), self.weight)
+        return SendableBlock(pin_of(reader), number, packed_rows(rows), self.weight)
 
 
 def plan(series: Series) -> list[TaskBlock]:

@@ -174,9 +174,9 @@ class GraphReader:
         for name in AOT_LOGS:
             logged = self._named(module, name)
             if logged is not None:
-                self._put(module, name, self._telling(logged))
+                self._put(module, name, self._reading_graphs_first(logged))
 
-    def _telling(self, logged: Callable[..., Any]) -> Callable[..., Any]:
+    def _reading_graphs_first(self, logged: Callable[..., Any]) -> Callable[..., Any]:
         """Return torch's function `logged`, wrapped to read graphs among its arguments first."""
 
         @wraps(logged)

@@ -17,7 +17,7 @@ from anchorlib.diagnosis.pairing import Alignment, Table
 __all__ = ["copies"]
 
 Array = np.ndarray[Any, Any]
-TELLING = 16
+DISTINCTIVE_ELEMENTS = 16
 """How many elements tensors of integers or booleans need, so that two are hardly equal by chance.
 """
 MIXING = np.uint64(0x9E3779B97F4A7C15)
@@ -48,7 +48,7 @@ def _earlier(table: Table, rows: Array) -> dict[int, int]:
 
     A row is left out where there is no such tensor, or where its own tensor had these bits first.
     """
-    rows = rows[_telling(table, rows)]
+    rows = rows[_are_distinctive(table, rows)]
     if not len(rows):
         return {}
     keys = table.digest[:, 0] * MIXING + table.digest[:, 1]
@@ -80,13 +80,13 @@ def _bits(table: Table, row: int) -> tuple[int, ...]:
     return rank, int(table.dtype[row]), int(table.figures["numel"][row]), high, low
 
 
-def _telling(table: Table, rows: Array) -> Array:
+def _are_distinctive(table: Table, rows: Array) -> Array:
     """Return a mask of the rows whose bits identify a tensor: equal bits are then no coincidence.
 
     Tensors of one repeated value, and integers or booleans with few elements, are not among them.
     """
     discrete = [dtypes.dtype(name).family in ("int", "bool") for name in table.dtypes]
     few = np.array(discrete or [False], bool)[table.dtype[rows]]
-    few &= table.figures["numel"][rows] < TELLING
+    few &= table.figures["numel"][rows] < DISTINCTIVE_ELEMENTS
     distinctive: Array = (table.figures["min"][rows] < table.figures["max"][rows]) & ~few
     return distinctive

@@ -50,8 +50,8 @@ class Frontier:
         step lacks its first pass, and where the step before was not recorded in both runs (step 0
         needs no step before it).
     unfollowed: whether the row is a value that a module computed without gradients.
-    since: the row's order of execution; where its tensor was recorded under another name before,
-        the order of that first record.
+    first_order: the row's order of execution; where its tensor was recorded under another name
+        before, the order of that first record.
     block_of, place_of: the row's block (the records of its rank, phase and step) in `blocks`, and
         its index in the layout of that block.
     layouts: the resolved parents of each layout in which something differs.
@@ -72,7 +72,7 @@ class Frontier:
     orphaned: Array
     opening: Array
     unfollowed: Array
-    since: Array
+    first_order: Array
     block_of: Array
     place_of: Array
     layouts: dict[int, Layout] = field(default_factory=dict)
@@ -174,7 +174,7 @@ def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Front
         orphaned=np.zeros(len(a), bool),
         opening=np.zeros(len(a), bool),
         unfollowed=np.zeros(len(a), bool),
-        since=a.order.copy(),
+        first_order=a.order.copy(),
         block_of=block_of,
         place_of=place_of,
     )
@@ -273,7 +273,7 @@ def _inside(front: Frontier, layout: Layout, of_layout: Array) -> None:
         front.unfollowed[rows] = layout.unfollowed
         if not len(children):
             continue
-        _hand_on(front.since, rows, layout)
+        _hand_on(front.first_order, rows, layout)
         parents = _parents(front, rows, layout)
         differs = np.logical_or.reduceat(parents == DIFFERS, first, axis=1)
         unknown = np.logical_or.reduceat(parents == UNMATCHED, first, axis=1)
@@ -296,15 +296,15 @@ def _parents(front: Frontier, rows: Array, layout: Layout) -> Array:
     return parents
 
 
-def _hand_on(since: Array, rows: Array, layout: Layout) -> None:
+def _hand_on(first_order: Array, rows: Array, layout: Layout) -> None:
     """Give all names of one tensor the order of execution at which its first name was recorded.
 
-    since: the order of each row of A's table, changed in place. rows: the rows of each block,
+    first_order: the order of each row of A's table, changed in place. rows: the rows of each block,
     (blocks, records). layout: says which records are one tensor under two names.
     """
     child, parent = rows[:, layout.child[layout.named]], rows[:, layout.parent[layout.named]]
-    while (since[child] < since[parent]).any():
-        np.minimum.at(since, parent, since[child])
+    while (first_order[child] < first_order[parent]).any():
+        np.minimum.at(first_order, parent, first_order[child])
 
 
 def _across(front: Frontier, layout: Layout, of_layout: Array) -> None:
@@ -393,5 +393,5 @@ def _scopes(front: Frontier) -> None:
     orphaned |= front.orphaned[rows] & (front.role[rows] == Role.COMPUTED)
     scope[orphaned] |= np.uint8(CauseScope.EARLIER)
     differs = front.carried == DIFFERS
-    reach = Reach(front.alignment.a, differs, front.role, front.since, front.unfollowed)
+    reach = Reach(front.alignment.a, differs, front.role, front.first_order, front.unfollowed)
     front.explained[rows] = reach.any_in(rows, scope)

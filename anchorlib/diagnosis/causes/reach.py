@@ -29,18 +29,18 @@ class Reach:
 
     All questions are answered from these.
 
-    differs, role, since, unfollowed: an entry for each row of the table.
+    differs, role, first_order, unfollowed: an entry for each row of the table.
     role: meaningful for rows that differ.
-    since: the row's order, or the order of an earlier record of its tensor under another name.
+    first_order: the row's order, or that of an earlier record of its tensor under another name.
     unfollowed: whether the row is a value that a module computed without gradients.
     """
 
     def __init__(
-        self, table: Table, differs: Array, role: Array, since: Array, unfollowed: Array
+        self, table: Table, differs: Array, role: Array, first_order: Array, unfollowed: Array
     ) -> None:
         self._ranks, self._rank = np.unique(table.rank, return_inverse=True)
         self._steps, self._step = np.unique(table.step, return_inverse=True)
-        self._table, self._since = table, since
+        self._table, self._first_order = table, first_order
         rows = np.flatnonzero(differs)
         self._any = self._earliest(rows, table.order)
         body = rows[role[rows] != Role.OPTIMIZER]
@@ -77,7 +77,7 @@ class Reach:
         knowledge. scope: the `CauseScope` flags of each row.
         """
         rank, step = self._rank[rows], self._step[rows]
-        pass_index, order = self._table.pass_index[rows], self._since[rows]
+        pass_index, order = self._table.pass_index[rows], self._first_order[rows]
         elsewhere = self._elsewhere(rank, step)
         steps = self._in_steps_before(rows)
         earlier = self._began.before(self._place(rows), pass_index) < order
@@ -106,7 +106,7 @@ class Reach:
         rank, step = self._rank[rows], self._step[rows]
         # A gradient may be recorded when a later step has begun. Then a record of an earlier step
         # comes after records of the later step, so that the order has to be compared too.
-        own = before[rank, step] < self._since[rows]
+        own = before[rank, step] < self._first_order[rows]
         others = (before < NEVER).sum(axis=0)[step] > (before[rank, step] < NEVER)
         differs: Array = own | others
         return differs

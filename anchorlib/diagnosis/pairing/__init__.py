@@ -28,8 +28,8 @@ from anchorlib.diagnosis.pairing.selected import aligned_runs
 from anchorlib.diagnosis.pairing.splits import parameters_of
 from anchorlib.diagnosis.pairing.tables import (
     NOBODY,
-    FarValues,
     Place,
+    SendableValues,
     Standing,
     StoredValues,
     Table,
@@ -44,9 +44,9 @@ __all__ = [
     "NOBODY",
     "Alignment",
     "Counts",
-    "FarValues",
     "Place",
     "Renaming",
+    "SendableValues",
     "Standing",
     "StoredValues",
     "Table",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.pairing import FarValues, StoredValues, Table, stored_values
+from anchorlib.diagnosis.pairing import SendableValues, StoredValues, Table, stored_values
 from anchorlib.diagnosis.sizes.damage import Seals
 from anchorlib.diagnosis.sizes.differences import Differences
 from anchorlib.diagnosis.sizes.values import BLOCK, READ, regrouped
@@ -23,24 +23,32 @@ from anchorlib.dtypes import DType
 from anchorlib.errors import StoreError, UnsupportedError
 from anchorlib.store import Pin
 
-__all__ = ["Apart", "BlockSide", "FarBlockSide", "FarPairBlock", "PairBlock", "apart", "side_of"]
+__all__ = [
+    "Apart",
+    "BlockSide",
+    "PairBlock",
+    "SendableBlockSide",
+    "SendablePairBlock",
+    "apart",
+    "side_of",
+]
 
 Array = np.ndarray[Any, Any]
 OPEN_BYTES = 1 << 14  # bytes to which opening a block compares, however little it reads
 
 
 @dataclass(frozen=True, slots=True)
-class FarBlockSide:
+class SendableBlockSide:
     """A `BlockSide` without open files: plain values that can be sent to another process."""
 
-    values: FarValues
+    values: SendableValues
     dtype: str
     size: int
     digests: Array
 
-    def near(self) -> BlockSide:
+    def opened(self) -> BlockSide:
         """Return the `BlockSide` with files opened in this process; raises like `Pin.reader`."""
-        values = self.values.near()
+        values = self.values.opened()
         storage = dtypes.dtype(self.dtype).storage
         return BlockSide(
             *(self.dtype, self.size, self.digests, np.arange(len(self.digests))),
@@ -90,14 +98,16 @@ class BlockSide:
             return self.stack(self.rows)
         return np.stack([np.concatenate(list(self.read(n, READ << 4))) for n in self.rows.tolist()])
 
-    def far(self) -> FarBlockSide:
+    def sendable(self) -> SendableBlockSide:
         """Return this side of the block in a form that can be sent to another process.
 
         Raises UnsupportedError for values that the comparison computed: no other process has them.
         """
         if self.values is None:
             raise UnsupportedError("values that comparing made are in this process alone")
-        return FarBlockSide(self.values.far(self.rows), self.dtype, self.size, self.digests)
+        return SendableBlockSide(
+            self.values.sendable(self.rows), self.dtype, self.size, self.digests
+        )
 
 
 def side_of(table: Table, rows: Array, kind: DType, size: int) -> BlockSide:
@@ -107,12 +117,12 @@ def side_of(table: Table, rows: Array, kind: DType, size: int) -> BlockSide:
 
 
 @dataclass(frozen=True, slots=True)
-class FarPairBlock:
+class SendablePairBlock:
     """A `PairBlock` without open files: plain values that can be sent to another process."""
 
     places: Array
-    a: FarBlockSide
-    b: FarBlockSide
+    a: SendableBlockSide
+    b: SendableBlockSide
     shift: Array
     eps: Array
     scale: Array
@@ -122,10 +132,10 @@ class FarPairBlock:
         """What a process needs to open the ranks that the block reads."""
         return (*self.a.values.pins, *self.b.values.pins)
 
-    def near(self) -> PairBlock:
+    def opened(self) -> PairBlock:
         """Return the `PairBlock` with files opened in this process; raises like `Pin.reader`."""
         rest = self.shift, self.eps, self.scale
-        return PairBlock(self.places, self.a.near(), self.b.near(), *rest)
+        return PairBlock(self.places, self.a.opened(), self.b.opened(), *rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +161,14 @@ class PairBlock:
         widths = sum(side.kind.storage.itemsize for side in (self.a, self.b))
         return len(self.places) * self.a.size * widths + OPEN_BYTES
 
-    def far(self) -> FarPairBlock:
+    def sendable(self) -> SendablePairBlock:
         """Return the block in a form that can be sent to another process.
 
         Raises UnsupportedError where the comparison computed values of either run, as of merged
         ranks, since no other process has these, and where a run was not opened by name.
         """
         rest = self.shift, self.eps, self.scale
-        return FarPairBlock(self.places, self.a.far(), self.b.far(), *rest)
+        return SendablePairBlock(self.places, self.a.sendable(), self.b.sendable(), *rest)
 
     def only(self, at: int) -> PairBlock:
         """Return the block with only the pair at index `at`."""

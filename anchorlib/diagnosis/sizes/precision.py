@@ -74,14 +74,14 @@ def _name(table: Table, tensor: int, own: str, plain: dict[tuple[str, str], set[
     if not _is_sum(identity.mode) or own not in SUMMED:
         return own
     possible = SUMMED[own]
-    for candidates in _tellings(table, identity.name, identity.kind, identity.rank, plain):
+    for candidates in _surest_first(table, identity.name, identity.kind, identity.rank, plain):
         fitting = [name for name in candidates if name in possible]
         if fitting:
             return fitting[0]
     return possible[0]
 
 
-def _tellings(
+def _surest_first(
     table: Table, name: str, kind: str, rank: int, plain: dict[tuple[str, str], set[str]]
 ) -> Iterator[list[str]]:
     """Yield lists of names of dtypes that the terms of a sum may have, the surest list first.

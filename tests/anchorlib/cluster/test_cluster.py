@@ -234,7 +234,7 @@ def test_there_are_never_more_than_a_hundred_thousand_tasks(monkeypatch):
     class Part:
         weight = tasks.TASK_BYTES
 
-        def far(self):
+        def sendable(self):
             return self
 
     part = Part()  # 256 MiB, and there is a petabyte of it

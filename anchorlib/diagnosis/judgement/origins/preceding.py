@@ -28,7 +28,7 @@ def preceding(frontier: Frontier, first: Place, origin: Origin) -> str:
         return ""
     if first == origin.place._replace(rank=first.rank):
         return f"is that of rank {first.rank}"
-    if a.step[row_of_origin] == a.step[row] and frontier.since[row_of_origin] <= a.order[row]:
+    if a.step[row_of_origin] == a.step[row] and frontier.first_order[row_of_origin] <= a.order[row]:
         return "is the same tensor under another name"
     if not frontier.explained[row]:
         there = f" in phase {escape(first.phase)}" if first.phase != origin.place.phase else ""

@@ -63,7 +63,7 @@ def _equal_bits(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Arr
 
     Only bits that occur at a single step of their run are paired: constants do not identify a step.
     """
-    rows = [_telling(table) for table in (a, b)]
+    rows = [_first_distinctive(table) for table in (a, b)]
     series, phases = series_codes(a, b, to_b), shared_codes(a.phases, b.phases)
     sides = []
     for n, table in enumerate((a, b)):
@@ -79,7 +79,7 @@ def _equal_bits(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Arr
     return step_a[place_a], step_b[place_b]
 
 
-def _telling(table: Table) -> Array:
+def _first_distinctive(table: Table) -> Array:
     """Return the rows whose bits are compared: those of the first tensors, as inputs are.
 
     There are at most ENOUGH rows, unless the first tensor alone has more. Single numbers and

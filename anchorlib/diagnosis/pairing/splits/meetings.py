@@ -165,7 +165,9 @@ def _same_samples(a: Table, b: Table, wholes: Iterable[_Whole]) -> bool:
 
     Samples are slices along the axis of concatenation, compared by digests, in any order.
     """
-    some = [record for record in wholes if record.axis is not None and _telling(a, b, record)]
+    some = [
+        record for record in wholes if record.axis is not None and _is_distinctive(a, b, record)
+    ]
     for record in sorted(some, key=lambda record: int(a.order[record.rows[0][0]]))[:LOOKED_AT]:
         rows = [
             sorted(_rows(table, own, record.axis or 0))
@@ -176,7 +178,7 @@ def _same_samples(a: Table, b: Table, wholes: Iterable[_Whole]) -> bool:
     return False
 
 
-def _telling(a: Table, b: Table, whole: _Whole) -> bool:
+def _is_distinctive(a: Table, b: Table, whole: _Whole) -> bool:
     """Return whether a merged record can show that samples are equal.
 
     It can if it is a value that is no constant, and the values of all its parts are stored.

@@ -12,13 +12,13 @@ from anchorlib.diagnosis.pairing.tables.coordinates import Place, place_at
 from anchorlib.diagnosis.pairing.tables.making import table_of, with_own_digests
 from anchorlib.diagnosis.pairing.tables.samples import row_digests, whole
 from anchorlib.diagnosis.pairing.tables.standing import NOBODY, Standing
-from anchorlib.diagnosis.pairing.tables.stored import FarValues, StoredValues, stored_values
+from anchorlib.diagnosis.pairing.tables.stored import SendableValues, StoredValues, stored_values
 from anchorlib.diagnosis.pairing.tables.table import Table, Tensor
 
 __all__ = [
     "NOBODY",
-    "FarValues",
     "Place",
+    "SendableValues",
     "Standing",
     "StoredValues",
     "Table",

@@ -11,7 +11,7 @@ import numpy as np
 from anchorlib.diagnosis.pairing.tables.table import Table
 from anchorlib.store import Pin, RankReader, packed_rows, pin_of, unpacked_rows
 
-__all__ = ["FarValues", "StoredValues", "stored_values"]
+__all__ = ["SendableValues", "StoredValues", "stored_values"]
 
 Array = np.ndarray[Any, Any]
 
@@ -46,18 +46,18 @@ class StoredValues:
             stacked[places] = part
         return stacked
 
-    def far(self, records: Array) -> FarValues:
+    def sendable(self, records: Array) -> SendableValues:
         """Return where these records' values are stored, as plain data for another process.
 
         Raises UnsupportedError where the run was not opened by name: no other process finds it.
         """
         numbers, owner = np.unique(self.owner[records], return_inverse=True)
         pins = tuple(pin_of(self.readers[number]) for number in numbers.tolist())
-        return FarValues(pins, packed_rows(owner.reshape(-1)), packed_rows(self.rows[records]))
+        return SendableValues(pins, packed_rows(owner.reshape(-1)), packed_rows(self.rows[records]))
 
 
 @dataclass(frozen=True, slots=True)
-class FarValues:
+class SendableValues:
     """`StoredValues` without open files: plain values, from which any process can open them.
 
     pins: what a process needs to open each rank. owner, rows: those of `StoredValues`, packed by
@@ -68,7 +68,7 @@ class FarValues:
     owner: bytes
     rows: bytes
 
-    def near(self) -> StoredValues:
+    def opened(self) -> StoredValues:
         """Open the values in this process. Raises what `Pin.reader` raises."""
         readers = [pin.reader() for pin in self.pins]
         return StoredValues(readers, unpacked_rows(self.owner), unpacked_rows(self.rows))
