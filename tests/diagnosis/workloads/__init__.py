@@ -35,6 +35,7 @@ from tests.diagnosis.workloads import (
     physicist,
     points,
     policy,
+    preferrer,
     quantizer,
     radiance,
     ranker,
@@ -129,4 +130,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "imitator": (imitator.Imitator(), imitator.CASES),
     "twins": (twins.SelfTaught(), twins.CASES),
     "fuser": (fuser.Fuser(), fuser.CASES),
+    "preferrer": (preferrer.Preferrer(), preferrer.CASES),
 }
