@@ -32,6 +32,7 @@ from tests.diagnosis.workloads import (
     meta,
     mixer,
     navigator,
+    operator,
     physicist,
     points,
     policy,
@@ -131,4 +132,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "twins": (twins.SelfTaught(), twins.CASES),
     "fuser": (fuser.Fuser(), fuser.CASES),
     "preferrer": (preferrer.Preferrer(), preferrer.CASES),
+    "operator": (operator.Operator(), operator.CASES),
 }

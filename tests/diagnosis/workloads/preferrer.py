@@ -328,7 +328,7 @@ def _without(policy):
 
 
 _NORMED = ("*blocks.0.norm1@value",)
-_MIXED = ("*blocks.0.attention.out@value", "*blocks.0.attention.out.input@value")
+_MIXED = ("*blocks.0.attention.out@value", "*blocks.0.attention@value")
 _LOGPS = ("logps@*", "reference_logps@value", "output@grad")
 _MARGINS = ("margins@*", "preference_loss@*", "logps@grad", "output@grad")
 _FACTORS = ("*.up@grad", "*.down@grad")
@@ -347,7 +347,7 @@ CASES = [
         rf"\bMul|{_TIMES}",
     ),
     Case("eps of norms", "bug", {"norm_eps": 1e-2}, _NORMED, r"\beps\b"),
-    Case("next letter is seen", "bug", {"sees": 1}, (*_MIXED, "*.attention@value"), r"\bmask"),
+    Case("next letter is seen", "bug", {"sees": 1}, _MIXED, r"\bmask"),
     Case(
         "policy in eval mode",
         "bug",
@@ -409,7 +409,7 @@ CASES = [
         "gradients not cleared",
         "bug",
         {"clears": False},
-        (*_FACTORS, "*.up@*grad", "*.down@*grad"),
+        _FACTORS,
         r"zero_grad|accumulat|clear|earlier step|step before|previous|added up",
         step=1,
     ),
