@@ -6,6 +6,7 @@ from tests.diagnosis.workloads import (
     actor,
     aligner,
     captioner,
+    chemist,
     codec,
     coder,
     composer,
@@ -133,4 +134,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "fuser": (fuser.Fuser(), fuser.CASES),
     "preferrer": (preferrer.Preferrer(), preferrer.CASES),
     "operator": (operator.Operator(), operator.CASES),
+    "chemist": (chemist.Chemist(), chemist.CASES),
 }
