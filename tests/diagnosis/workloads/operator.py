@@ -402,7 +402,7 @@ CASES = [
         "second time detached",
         "bug",
         {"pushes": False},
-        ("output@grad", "input@grad"),
+        ("output@grad",),
         _DETACHED,
     ),
     Case(
