@@ -25,8 +25,8 @@ from anchorlib.archive.endings import NotEndedError, is_spread, open_ranks
 from anchorlib.archive.evicting import Keep, leaving, make_room
 from anchorlib.archive.probing import HASTY, checked_shelf
 from anchorlib.archive.run import (
-    Archived,
-    Planned,
+    ArchivePlan,
+    ArchiveResult,
     archive_run,
     archive_served,
     plan_archive,
@@ -36,10 +36,10 @@ from anchorlib.store.objects import Shelf, shelf_at
 
 __all__ = [
     "HASTY",
-    "Archived",
+    "ArchivePlan",
+    "ArchiveResult",
     "Keep",
     "NotEndedError",
-    "Planned",
     "Shelf",
     "archive_run",
     "archive_served",

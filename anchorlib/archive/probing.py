@@ -11,7 +11,7 @@ from typing import Final
 from anchorlib.errors import OptionError
 from anchorlib.names import escape
 from anchorlib.store.locations import Location
-from anchorlib.store.objects import Held, RequestLimits, Shelf
+from anchorlib.store.objects import ObjectMetadata, RequestLimits, Shelf
 
 __all__ = ["HASTY", "checked_shelf"]
 
@@ -73,7 +73,7 @@ class _Unconditional:
     def location(self) -> Location:
         return self._shelf.location
 
-    def held(self, prefix: str) -> dict[str, Held]:
+    def held(self, prefix: str) -> dict[str, ObjectMetadata]:
         return self._shelf.held(prefix)
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
@@ -98,5 +98,5 @@ class _Unconditional:
     def remove(self, key: str) -> None:
         self._shelf.remove(key)
 
-    def is_same(self, key: str, held: Held, data: bytes) -> bool:
+    def is_same(self, key: str, held: ObjectMetadata, data: bytes) -> bool:
         return self._shelf.is_same(key, held, data)

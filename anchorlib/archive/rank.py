@@ -14,7 +14,7 @@ from anchorlib.names import escape
 from anchorlib.store import Location, PartKey, RankReader
 from anchorlib.store.disk import RankNote
 from anchorlib.store.format import chunk_key, claim_key, rank_name
-from anchorlib.store.objects import Held, Shelf
+from anchorlib.store.objects import ObjectMetadata, Shelf
 from anchorlib.store.seal import FolderTarget, Sealed, read_sealed, seal
 
 __all__ = ["SentRank", "archive_rank", "is_archived", "listing_hash"]
@@ -133,7 +133,7 @@ def is_archived(reader: RankReader, note: RankNote, shelf: Shelf) -> bool:
     return listing_hash({one.key: held[one.key] for one in sealed.objects}) == note.objects
 
 
-def listing_hash(held: dict[str, Held]) -> str:
+def listing_hash(held: dict[str, ObjectMetadata]) -> str:
     """Return a hash of the names, sizes and tags (as ETags) of objects, in hex.
 
     held: size and tag of each object, by its key.
@@ -162,7 +162,7 @@ def _send(sealed: Sealed, shelf: Shelf, scratch: Path) -> int:
     return sent
 
 
-def _compared(sealed: Sealed, shelf: Shelf, scratch: Path) -> dict[str, Held]:
+def _compared(sealed: Sealed, shelf: Shelf, scratch: Path) -> dict[str, ObjectMetadata]:
     """Compare each of the rank's objects in the archive with the one in the folder `scratch`.
 
     Return size and tag of each object in the archive, by its key. Raises StoreError where an object
@@ -213,7 +213,7 @@ def _other(there: Sealed, sealed: Sealed, reader: RankReader, shelf: Shelf) -> S
     return SentRank((reader.rank, reader.part), len(there.objects) + 1, _size(there), 0, note)
 
 
-def _note(reader: RankReader, held: dict[str, Held]) -> RankNote:
+def _note(reader: RankReader, held: dict[str, ObjectMetadata]) -> RankNote:
     records, catalogue = reader.version
     return RankNote(reader.catalogue.uid, records, catalogue, listing_hash(held))
 

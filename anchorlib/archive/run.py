@@ -35,14 +35,21 @@ from anchorlib.store.objects import Shelf, ShelfWithin
 from anchorlib.store.seal import read_sealed
 from anchorlib.store.write import store_errors
 
-__all__ = ["Archived", "Planned", "archive_run", "archive_served", "plan_archive", "plan_served"]
+__all__ = [
+    "ArchivePlan",
+    "ArchiveResult",
+    "archive_run",
+    "archive_served",
+    "plan_archive",
+    "plan_served",
+]
 
 Progress = Callable[[int, int], None]
 Scratch = Callable[[], AbstractContextManager[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class ArchiveResult:
     """The result of archiving a run that is now complete in the archive.
 
     place: the archive. objects, bytes: how many objects the run has in the archive, and how many
@@ -58,7 +65,7 @@ class Archived:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class ArchivePlan:
     """What archiving a run would do.
 
     there: the ranks that the archive has already. bytes: the size of all stored values.
@@ -70,7 +77,9 @@ class Planned:
     bytes: int
 
 
-def archive_run(store: Path, run: str, shelf: Shelf, progress: Progress | None = None) -> Archived:
+def archive_run(
+    store: Path, run: str, shelf: Shelf, progress: Progress | None = None
+) -> ArchiveResult:
     """Archive the ranks and parts of a run in a directory; its files there stay as they are.
 
     A call that was killed is continued by the next call; two calls at once have the same result.
@@ -94,7 +103,7 @@ def archive_run(store: Path, run: str, shelf: Shelf, progress: Progress | None =
 
 def archive_served(
     location: Location, run: str, shelf: Shelf, progress: Progress | None = None
-) -> Archived:
+) -> ArchiveResult:
     """Archive a run that collectors serve, or that is in another archive; no note is written.
 
     location: where the run is.
@@ -106,7 +115,7 @@ def archive_served(
     return _summary(run, shelf, _sent(location, run, parts, shelf, scratch, progress))
 
 
-def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
+def plan_archive(store: Path, run: str, shelf: Shelf) -> ArchivePlan:
     """Return what `archive_run` would do; nothing is written.
 
     Raises the errors of `archive_run`, but for what only archiving finds: damaged rows and values,
@@ -128,7 +137,7 @@ def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
     return _planned(run, parts, away)
 
 
-def plan_served(location: Location, run: str, shelf: Shelf) -> Planned:
+def plan_served(location: Location, run: str, shelf: Shelf) -> ArchivePlan:
     """Return what `archive_served` would do; nothing is written.
 
     Raises the errors of `archive_served`, except for those that `plan_archive` does not raise.
@@ -140,10 +149,10 @@ def plan_served(location: Location, run: str, shelf: Shelf) -> Planned:
     return _planned(run, parts, away)
 
 
-def _planned(run: str, parts: Sequence[RankReader], away: set[int]) -> Planned:
+def _planned(run: str, parts: Sequence[RankReader], away: set[int]) -> ArchivePlan:
     ranks = _ranks(parts)
     there = tuple(rank for rank in ranks if rank not in away)
-    return Planned(run, ranks, there, sum(map(_stored, parts)))
+    return ArchivePlan(run, ranks, there, sum(map(_stored, parts)))
 
 
 def _stored(reader: RankReader) -> int:
@@ -189,8 +198,8 @@ def _sent(  # each argument has a meaning of its own
     return sent
 
 
-def _summary(run: str, shelf: Shelf, sent: Sequence[SentRank]) -> Archived:
-    return Archived(
+def _summary(run: str, shelf: Shelf, sent: Sequence[SentRank]) -> ArchiveResult:
+    return ArchiveResult(
         run,
         shelf.place,
         tuple(sorted({rank for rank, _ in (one.key for one in sent)})),

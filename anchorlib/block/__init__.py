@@ -19,7 +19,7 @@ records    makes a block of `Record` objects, and `Record` objects of a block
 from anchorlib.block.columns import (
     COLUMNS,
     Buffer,
-    Layout,
+    DtypeAndShape,
     Misfit,
     Series,
     Tables,
@@ -31,7 +31,7 @@ from anchorlib.block.row_block import RowBlock, joined_blocks
 __all__ = [
     "COLUMNS",
     "Buffer",
-    "Layout",
+    "DtypeAndShape",
     "Misfit",
     "RowBlock",
     "Series",

@@ -12,12 +12,21 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.errors import StoreError
 
-__all__ = ["COLUMNS", "Array", "Buffer", "Layout", "Misfit", "Series", "Tables", "layout_bytes"]
+__all__ = [
+    "COLUMNS",
+    "Array",
+    "Buffer",
+    "DtypeAndShape",
+    "Misfit",
+    "Series",
+    "Tables",
+    "layout_bytes",
+]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Buffer: TypeAlias = bytes | memoryview
 Series: TypeAlias = tuple[str, str, str]
-Layout: TypeAlias = tuple[str, tuple[int, ...]]
+DtypeAndShape: TypeAlias = tuple[str, tuple[int, ...]]
 
 _I8: Final = np.dtype(np.int64)
 _U8: Final = np.dtype(np.uint64)
@@ -63,7 +72,7 @@ class Tables:
     """
 
     series: Sequence[Series]
-    layouts: Sequence[Layout]
+    layouts: Sequence[DtypeAndShape]
     sizes: Sequence[int]
     phases: Sequence[str]
 

@@ -20,7 +20,7 @@ dynamo_marks  how dynamo treats functions of ours
 from __future__ import annotations
 
 from anchorlib.capture.inline import anchor, paused, print_tensor
-from anchorlib.capture.naming import named_leaves, parts_of, unwrapped
+from anchorlib.capture.naming import named_leaves, named_members, unwrapped
 from anchorlib.capture.sessions import (
     Counters,
     Session,
@@ -65,7 +65,7 @@ __all__ = [
     "is_watched",
     "leaves_out",
     "named_leaves",
-    "parts_of",
+    "named_members",
     "paused",
     "print_tensor",
     "prints_messages",

@@ -23,7 +23,7 @@ class SendablePart(Protocol):
     """A part of a query as it is sent to a worker: small, pickled, openable by any process."""
 
     @property
-    def pins(self) -> Sequence[OpenedRank]:
+    def pins(self) -> Sequence[OpenableRank]:
         """The ranks that the part reads."""
         ...
 
@@ -46,7 +46,7 @@ class Part(Protocol):
         ...
 
 
-class OpenedRank(Hashable, Protocol):
+class OpenableRank(Hashable, Protocol):
     """Identifies a rank that a part reads, and opens it in the process that needs it."""
 
     def reader(self) -> Any:

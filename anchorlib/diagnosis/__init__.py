@@ -20,31 +20,31 @@ whether they differ, the lineage says whether a record that they were computed f
 only then is anything measured.
 """
 
-from anchorlib.diagnosis.answer import Entry, Section, described, sections, selector, where
+from anchorlib.diagnosis.answer import Section, SectionEntry, described, sections, selector, where
 from anchorlib.diagnosis.comparison import Comparison, Divergence
 from anchorlib.diagnosis.investigation import compare
 from anchorlib.diagnosis.judgement import Growth, Losses, Nearness, Origin, Replay
-from anchorlib.diagnosis.notebook_page import Shown
-from anchorlib.diagnosis.pairing import Counts, Place
+from anchorlib.diagnosis.notebook_page import NotebookPage
+from anchorlib.diagnosis.pairing import Counts, RecordPlace
 from anchorlib.diagnosis.pairs import Pair
 from anchorlib.diagnosis.recomputation import replay
-from anchorlib.diagnosis.unread import Beforehand, beforehand
+from anchorlib.diagnosis.unread import DigestComparison, beforehand
 
 __all__ = [
-    "Beforehand",
     "Comparison",
     "Counts",
+    "DigestComparison",
     "Divergence",
-    "Entry",
     "Growth",
     "Losses",
     "Nearness",
+    "NotebookPage",
     "Origin",
     "Pair",
-    "Place",
+    "RecordPlace",
     "Replay",
     "Section",
-    "Shown",
+    "SectionEntry",
     "beforehand",
     "compare",
     "described",

@@ -35,9 +35,9 @@ from anchorlib.names import escape, join
 if TYPE_CHECKING:
     from anchorlib.diagnosis.findings import Findings
     from anchorlib.diagnosis.judgement import Growth, Losses, Origin
-    from anchorlib.diagnosis.pairing import Place
+    from anchorlib.diagnosis.pairing import RecordPlace
 
-__all__ = ["Entry", "Section", "described", "sections", "selector", "where"]
+__all__ = ["Section", "SectionEntry", "described", "sections", "selector", "where"]
 
 Key = Literal["config", "verdict", "first", "origins", "reference", "ops", "growth", "loss", "note"]
 
@@ -48,7 +48,7 @@ APART = 2**30  # ulp: two float32 numbers so far apart mostly differ in sign, an
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SectionEntry:
     """One entry of a section of the answer.
 
     where, name: the coordinates and the name of the record that the entry is about, in words.
@@ -67,7 +67,7 @@ class Entry:
     sides: tuple[str, str] | None = None
     made: str = ""
     far: str = ""
-    place: Place | None = None
+    place: RecordPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Section:
     title: str
     head: str = ""
     subject: str = ""
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[SectionEntry, ...] = ()
     heads: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
 
@@ -104,12 +104,12 @@ def sections(comparison: Findings) -> tuple[Section, ...]:
     return tuple(section for section in every if section is not None)
 
 
-def selector(place: Place) -> str:
+def selector(place: RecordPlace) -> str:
     """Return a record's name and kind as users write them, such as `fc2.bias@grad`, escaped."""
     return escape(join(place.name, place.kind))
 
 
-def where(place: Place) -> str:
+def where(place: RecordPlace) -> str:
     """Return the coordinates of a record in words, such as "step 3 pass 0 rank 2".
 
     Call 0, rank 0 and phase "train", the usual ones, are left out.
@@ -135,10 +135,10 @@ def _config(comparison: Findings) -> Section:
     return Section("config", "CONFIG", f": {said}", runs, entries)
 
 
-def _setting(name: str, pair: tuple[Any, Any]) -> Entry:
+def _setting(name: str, pair: tuple[Any, Any]) -> SectionEntry:
     made = made_otherwise(*pair) if name.startswith(MODULE) else None
     a, b = map(escape, made or _texts(*pair))
-    return Entry(name=escape(name), sides=(a, b))
+    return SectionEntry(name=escape(name), sides=(a, b))
 
 
 def _texts(a: Any, b: Any) -> tuple[str, str]:
@@ -172,7 +172,7 @@ def _plain(value: Any) -> Any:
 
 def _verdict(comparison: Findings) -> Section:
     counts = tuple(
-        Entry(text) for text in (*how_many(comparison), ranks_line(comparison.ranks)) if text
+        SectionEntry(text) for text in (*how_many(comparison), ranks_line(comparison.ranks)) if text
     )
     return Section(
         "verdict", comparison.verdict.upper(), escape(comparison.sentence), entries=counts
@@ -184,7 +184,7 @@ def _first(comparison: Findings) -> Section | None:
         return None
     place, before = comparison.first.place, comparison.first.identical_before
     earlier = f"({counted(before, 'record')} before it identical)" if before else ""
-    entry = Entry(earlier, where=where(place), name=selector(place), place=place)
+    entry = SectionEntry(earlier, where=where(place), name=selector(place), place=place)
     return Section("first", "FIRST DIVERGENCE", entries=(entry,))
 
 
@@ -247,9 +247,9 @@ def _of_eps(eps: float) -> str | None:
     return next((d.name for d in DTYPES.values() if d.eps == eps and d.eps), None)
 
 
-def _origin(origin: Origin) -> Entry:
+def _origin(origin: Origin) -> SectionEntry:
     alike = f"{origin.amongst - 1:,} more like it" if origin.amongst > 1 else ""
-    return Entry(
+    return SectionEntry(
         text="; ".join(filter(None, (escape(origin.why), alike))),
         where=where(origin.place),
         name=selector(origin.place),
@@ -301,7 +301,7 @@ def _operations(comparison: Findings) -> Section | None:
     if comparison.ops is None:
         return None
     entries = tuple(
-        Entry(
+        SectionEntry(
             difference.text,
             where=difference.stage,
             name=difference.module,
@@ -362,7 +362,7 @@ def _partings(losses: Losses) -> str:
 
 def _notes(comparison: Findings) -> Section | None:
     notes: Sequence[str] = [*_paired(comparison), *map(escape, comparison.notes)]
-    return Section("note", "NOTE", entries=tuple(map(Entry, notes))) if notes else None
+    return Section("note", "NOTE", entries=tuple(map(SectionEntry, notes))) if notes else None
 
 
 def _paired(comparison: Findings) -> list[str]:

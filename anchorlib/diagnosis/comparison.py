@@ -19,8 +19,8 @@ from anchorlib.diagnosis.judgement import (
     Origin,
     Replay,
 )
-from anchorlib.diagnosis.notebook_page import Shown
-from anchorlib.diagnosis.pairing import Alignment, Counts, Place, Renaming, with_own_digests
+from anchorlib.diagnosis.notebook_page import NotebookPage
+from anchorlib.diagnosis.pairing import Alignment, Counts, RecordPlace, Renaming, with_own_digests
 from anchorlib.diagnosis.pairs import Pair, columns_of, pairs_of
 from anchorlib.diagnosis.rank_spans import Ranks, ranks_of
 from anchorlib.diagnosis.sizes import Measures
@@ -46,7 +46,7 @@ class Divergence:
     identical_before: how many pairs before the record are bit-identical.
     """
 
-    place: Place
+    place: RecordPlace
     order: int
     identical_before: int
 
@@ -139,7 +139,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         return showing.html(self)
 
-    def page(self, *, height: int = 900) -> Shown:
+    def page(self, *, height: int = 900) -> NotebookPage:
         """Return an HTML page of both runs with this comparison, for the output of a notebook cell.
 
         height: the height of the page's frame, in pixels.
@@ -151,7 +151,7 @@ class Comparison:
                 "comparisons=[comparison])"
             )
         # Imported by name: pages show comparisons, so the layer of pages lies above this layer.
-        shown: Shown = import_module("anchorlib.report").show(
+        shown: NotebookPage = import_module("anchorlib.report").show(
             *self.runs, comparisons=[self], height=height
         )
         return shown
@@ -248,9 +248,9 @@ def leaving_dict(leaving: Leaving | None) -> dict[str, Any] | None:
     return {**place_dict(leaving.place), **figures}
 
 
-def place_dict(place: Place) -> dict[str, Any]:
+def place_dict(place: RecordPlace) -> dict[str, Any]:
     """Return the name, kind and coordinates of a record as a dict."""
-    return {name: getattr(place, name) for name in Place._fields}
+    return {name: getattr(place, name) for name in RecordPlace._fields}
 
 
 def finite(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from anchorlib.diagnosis.judgement import Growth, Losses, Origin
-    from anchorlib.diagnosis.pairing import Alignment, Counts, Place, Renaming
+    from anchorlib.diagnosis.pairing import Alignment, Counts, RecordPlace, Renaming
     from anchorlib.diagnosis.rank_spans import Ranks
     from anchorlib.operations import OpAlignment
 
@@ -22,7 +22,7 @@ class FirstDifference(Protocol):
     """Protocol of `Divergence`: the members that an answer shows."""
 
     @property
-    def place(self) -> Place: ...
+    def place(self) -> RecordPlace: ...
     @property
     def identical_before(self) -> int: ...
 

@@ -37,7 +37,7 @@ from anchorlib.diagnosis.judgement import (
 )
 from anchorlib.diagnosis.notes import few, incomplete, notes, reordering, too_fine
 from anchorlib.diagnosis.pairing import (
-    NOBODY,
+    NO_REPRESENTATIVES,
     Alignment,
     Counts,
     Table,
@@ -50,7 +50,7 @@ from anchorlib.diagnosis.sizes import Measures, measure
 from anchorlib.diagnosis.tracing import Traces, traces_of
 from anchorlib.diagnosis.unread import beforehand as known_beforehand
 from anchorlib.diagnosis.wording import SentenceContext, sentence
-from anchorlib.reading import Over, Run, open_run
+from anchorlib.reading import MapFunction, Run, open_run
 
 __all__ = ["compare", "compare_tables"]
 
@@ -72,7 +72,7 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     replay: bool = False,
     ops: bool | None = None,
     progress: Progress | None = None,
-    over: Over | None = None,
+    over: MapFunction | None = None,
     beforehand: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Compare two runs: where they part, which operation did it, and whether it matters.
@@ -106,7 +106,7 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     if known is not None and not known.is_traced and ops is None:
         ops = False
     # Noise is judged by the records of all ranks, and traced operations are found by them.
-    standing = NOBODY if known is None or noise or ops is not False else known.standing
+    standing = NO_REPRESENTATIVES if known is None or noise or ops is not False else known.standing
     aligned = aligned_runs(opened[0], opened[1], selectors, names or {}, standing)
     others = [table_of(run, selectors) for run in opened[2:]]
     traces = traces_of(opened[0], opened[1], aligned, asked=ops)
@@ -129,7 +129,7 @@ def compare_tables(
     *,
     traces: Traces | None = None,
     progress: Progress | None = None,
-    over: Over = map,
+    over: MapFunction = map,
 ) -> Comparison:
     """Compare two runs whose records were read and paired already.
 

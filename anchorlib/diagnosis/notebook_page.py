@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Shown"]
+__all__ = ["NotebookPage"]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class NotebookPage:
     """An HTML page that a notebook displays where this object is the last expression of a cell.
 
     html: the whole page. height: the height of its frame, in pixels.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anchorlib.diagnosis.pairing import Alignment, Place, Table
+from anchorlib.diagnosis.pairing import Alignment, RecordPlace, Table
 from anchorlib.diagnosis.sizes import Measure, Measures
 
 __all__ = ["Pair", "columns_of", "pairs_of"]
@@ -30,7 +30,7 @@ class Pair(NamedTuple):
     score: the pair's error over the error of the noise runs; None where there is no score.
     """
 
-    place: Place
+    place: RecordPlace
     order: int
     order_b: int
     equal: bool
@@ -50,7 +50,7 @@ def pairs_of(
     there is none; None without noise runs. roles: the role of each pair; None: "" for all.
     """
     for part in columns_of(alignment, measures, scores=scores, roles=roles):
-        places = map(Place, *(part[name] for name in Place._fields))
+        places = map(RecordPlace, *(part[name] for name in RecordPlace._fields))
         kept = map(_measure, zip(*(part[name] for name in Measure._fields), strict=True))
         rest = (part[name] for name in ("order", "order_b", "equal", "digest_a", "digest_b"))
         yield from map(Pair, places, *rest, kept, part["role"], part["score"])

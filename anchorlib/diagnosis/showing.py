@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from anchorlib.diagnosis.answer import Entry, Section, sections, selector, where
+from anchorlib.diagnosis.answer import Section, SectionEntry, sections, selector, where
 from anchorlib.diagnosis.distances import nearer_text
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape
@@ -53,7 +53,7 @@ def lines(comparison: Findings) -> str:
     return "\n  ".join(texts)
 
 
-def _said(entry: Entry) -> str:
+def _said(entry: SectionEntry) -> str:
     if entry.sides:
         a, b = entry.sides
         return f"{entry.where} of {entry.name}: A {a} | B {b}; {entry.text}".removesuffix("; ")
@@ -85,7 +85,7 @@ def _section(section: Section) -> Iterator[str]:
         yield f"<p>and {len(section.entries) - ROWS:,} more in .{where}</p>"
 
 
-def _cells(entry: Entry) -> tuple[str, ...]:
+def _cells(entry: SectionEntry) -> tuple[str, ...]:
     if entry.sides:
         place, more = ((entry.where,), (entry.text,)) if entry.where else ((), ())
         return tuple(map(_short, (entry.name, *place, *entry.sides, *more)))

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anchorlib.diagnosis.pairing import Standing
+from anchorlib.diagnosis.pairing import Representatives
 from anchorlib.diagnosis.rank_spans import Ranks, ranks_line
 from anchorlib.peers import ranks_text
 from anchorlib.reading import Run
 from anchorlib.store import RankDigests
 
-__all__ = ["Beforehand", "beforehand", "first_parting"]
+__all__ = ["DigestComparison", "beforehand", "first_parting"]
 
 
 @dataclass(frozen=True, slots=True)
-class Beforehand:
+class DigestComparison:
     """What digests show of the ranks that have digests in both runs.
 
     equal: ranks whose records are equal in both runs, ascending.
@@ -31,7 +31,7 @@ class Beforehand:
 
     equal: tuple[int, ...]
     parting: Mapping[int, range]
-    standing: Standing
+    standing: Representatives
     is_traced: bool
 
     def line(self) -> str:
@@ -48,7 +48,7 @@ class Beforehand:
         return f"{line}; first at {where} ({ranks_text(there)})"
 
 
-def beforehand(a: Run, b: Run) -> Beforehand | None:
+def beforehand(a: Run, b: Run) -> DigestComparison | None:
     """Return what the digests show; None if fewer than two ranks have digests in both runs."""
     digests_a, digests_b = a.digests(), b.digests()
     common = sorted({*digests_a} & {*digests_b})
@@ -62,7 +62,7 @@ def beforehand(a: Run, b: Run) -> Beforehand | None:
             alike.setdefault((digests_a[rank].outline, digests_b[rank].outline), []).append(rank)
         else:
             parting[rank] = steps
-    return Beforehand(
+    return DigestComparison(
         equal=tuple(rank for rank in common if rank not in parting),
         parting=parting,
         standing={rank: first for first, *rest in alike.values() for rank in rest},

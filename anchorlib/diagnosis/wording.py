@@ -21,7 +21,7 @@ from anchorlib.diagnosis.judgement import (
     Origin,
     computing,
 )
-from anchorlib.diagnosis.pairing import Place
+from anchorlib.diagnosis.pairing import RecordPlace
 from anchorlib.names import escape, join
 
 __all__ = ["SentenceContext", "sentence"]
@@ -154,13 +154,13 @@ def _begin(first: Divergence, origins: Sequence[Origin]) -> str:
     return f"{_where(first.place)}: {_name(first.place)} differs, and nothing recorded says why"
 
 
-def _where(place: Place) -> str:
+def _where(place: RecordPlace) -> str:
     rank = f", rank {place.rank}" if place.rank else ""
     phase = f", phase {escape(place.phase)}" if place.phase != "train" else ""
     return f"step {place.step}, pass {place.pass_index}{phase}{rank}"
 
 
-def _name(place: Place) -> str:
+def _name(place: RecordPlace) -> str:
     name = escape(place.name)
     words = {
         "value": name,

@@ -3,8 +3,8 @@
 torch has no hook for the construction of an optimizer, so `Optimizer.__init__` and
 `add_param_group` are wrapped. `torch.compile` is wrapped too, since a model may be compiled after
 its optimizer was constructed. Until the first optimizer is constructed, nothing else of anchorlib
-is loaded, and no module or backward is touched. The first optimizer makes a `Trainer`, which opens
-the session.
+is loaded, and no module or backward is touched. The first optimizer makes an `AutoWatcher`, which
+opens the session.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from anchorlib.launch.stderr_lines import say
 from anchorlib.names import escape
 
 if TYPE_CHECKING:
-    from anchorlib.launch.trainer import Trainer
+    from anchorlib.launch.trainer import AutoWatcher
 
 __all__ = ["observe_trainers"]
 
-_trainer: Trainer | None = None
+_trainer: AutoWatcher | None = None
 _request: Request | None = None
 
 
@@ -121,13 +121,13 @@ def _is_there(store: str, name: str) -> bool:
     return is_rerun() or Path(store, f"{name}.zarr").exists()
 
 
-def _this_trainer() -> Trainer:
+def _this_trainer() -> AutoWatcher:
     global _trainer  # noqa: PLW0603
     if _trainer is None:
-        from anchorlib.launch.trainer import Trainer  # loads all of anchorlib's recording
+        from anchorlib.launch.trainer import AutoWatcher  # loads all of anchorlib's recording
 
         assert _request is not None
-        _trainer = Trainer(_request)
+        _trainer = AutoWatcher(_request)
     return _trainer
 
 

@@ -43,13 +43,13 @@ from anchorlib.launch.stderr_lines import say
 from anchorlib.launch.variable_names import callings, constructing, user_frame
 from anchorlib.names import escape
 
-__all__ = ["Trainer"]
+__all__ = ["AutoWatcher"]
 
 _SEARCHES = 64  # most searches for models; each looks at all objects of the process
 _AT_ONCE = 8  # optimizers of known models are added in batches once there are this many
 
 
-class Trainer:
+class AutoWatcher:
     """Opens a session and watches the models of a program that opens no session itself.
 
     request: what to record.

@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from anchorlib.capture import named_leaves, parts_of
+from anchorlib.capture import named_leaves, named_members
 from anchorlib.torch_private import own_buffers, own_parameters
 
 __all__ = ["Trace", "Traced"]
@@ -35,7 +35,7 @@ class Trace:
     """A context that notes the tensors which one forward and backward of `model` computes."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._parts = parts_of(model)
+        self._parts = named_members(model)
         self._forward: dict[str, None] = {}
         self._backward: dict[str, None] = {}
         self._dtypes: dict[str, torch.dtype] = {}

@@ -7,7 +7,7 @@ run["fc2.bias@grad"].values()    array of shape (record, *tensor shape)
 Values are numpy arrays; torch is imported by `Series.to_torch` alone.
 """
 
-from anchorlib.reading.blocks import Over, spread
+from anchorlib.reading.blocks import MapFunction, map_blocks
 from anchorlib.reading.run import Run, open_run
 from anchorlib.reading.series import Series, tensor_tree
 from anchorlib.reading.tables import as_frame, html_table, html_text
@@ -15,7 +15,7 @@ from anchorlib.reading.tensor_histograms import gradients_first
 from anchorlib.reading.tensors import as_tensor
 
 __all__ = [
-    "Over",
+    "MapFunction",
     "Run",
     "Series",
     "as_frame",
@@ -23,7 +23,7 @@ __all__ = [
     "gradients_first",
     "html_table",
     "html_text",
+    "map_blocks",
     "open_run",
-    "spread",
     "tensor_tree",
 ]

@@ -20,9 +20,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from anchorlib.reading.series import Series, series_at
-from anchorlib.store import Pin, packed_rows, pin_of, unpacked_rows
+from anchorlib.store import RankHandle, packed_rows, rank_handle, unpacked_rows
 
-__all__ = ["Over", "SendableBlock", "TaskBlock", "plan", "spread"]
+__all__ = ["MapFunction", "SendableBlock", "TaskBlock", "map_blocks", "plan"]
 
 Answer = TypeVar("Answer")
 Part = TypeVar("Part")
@@ -31,7 +31,7 @@ ROW_BYTES = 256  # the weight of a record, beside that of its values
 OPEN_BYTES = 1 << 16  # the weight of a block, beside that of its records
 
 
-class Over(Protocol):
+class MapFunction(Protocol):
     """The type of a map function: applies `function` to each part, yields the answers in order.
 
     It is the builtin `map`, or the map of a dask cluster (`anchorlib.cluster`).
@@ -51,13 +51,13 @@ class SendableBlock:
         weight: an estimate of the work of reading the block, as a number of bytes.
     """
 
-    pin: Pin
+    pin: RankHandle
     number: int
     rows: bytes
     weight: int
 
     @property
-    def pins(self) -> tuple[Pin]:
+    def pins(self) -> tuple[RankHandle]:
         """The ranks that the block reads, as a tuple with one entry.
 
         Blocks of pairs of records, which read two ranks, have a property of this name too.
@@ -92,7 +92,7 @@ class TaskBlock:
         find it.
         """
         reader, number, rows = self.series.stored
-        return SendableBlock(pin_of(reader), number, packed_rows(rows), self.weight)
+        return SendableBlock(rank_handle(reader), number, packed_rows(rows), self.weight)
 
 
 def plan(series: Series) -> list[TaskBlock]:
@@ -106,8 +106,8 @@ def plan(series: Series) -> list[TaskBlock]:
     ]
 
 
-def spread(
-    function: Callable[[Series], Answer], parts: Sequence[Series], over: Over
+def map_blocks(
+    function: Callable[[Series], Answer], parts: Sequence[Series], over: MapFunction
 ) -> list[list[Answer]]:
     """Apply a pure function to all blocks of some series, through `over`, a map function.
 

@@ -11,7 +11,14 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.errors import MissingExtraError, OptionError
-from anchorlib.store import Pin, RankReader, packed_rows, pin_of, rows_together, unpacked_rows
+from anchorlib.store import (
+    RankHandle,
+    RankReader,
+    packed_rows,
+    rank_handle,
+    rows_together,
+    unpacked_rows,
+)
 
 __all__ = ["Chunks", "LazyValues", "lazy_values"]
 
@@ -31,7 +38,7 @@ class LazyValues:
     dtype: numpy's dtype of the values as they are read.
     """
 
-    pin: Pin
+    pin: RankHandle
     rows: bytes
     element: str
     shape: tuple[int, ...]
@@ -85,7 +92,7 @@ def lazy_values(
         )
     except (ValueError, TypeError) as error:
         raise OptionError(f"chunks={chunks!r} do not fit {shape}: {error}") from None
-    values = LazyValues(pin_of(reader), packed_rows(rows), name, shape, dtype)
+    values = LazyValues(rank_handle(reader), packed_rows(rows), name, shape, dtype)
     meta = np.empty((0,) * len(shape), dtype)
     return dask.array.from_array(values, chunks=chunk_sizes, name=False, meta=meta)
 

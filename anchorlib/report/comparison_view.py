@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis import Comparison, Entry, Section, sections
+from anchorlib.diagnosis import Comparison, Section, SectionEntry, sections
 from anchorlib.diagnosis.causes import MODULE
-from anchorlib.diagnosis.pairing import Alignment, Place
+from anchorlib.diagnosis.pairing import Alignment, RecordPlace
 from anchorlib.diagnosis.sizes import Measures
 from anchorlib.names import escape, join
 from anchorlib.report.footprint import Footprint, footprints
@@ -22,7 +22,7 @@ from anchorlib.report.run_view import Line, PageBudget, RunView
 from anchorlib.report.structure import structure
 from anchorlib.report.vicinity import vicinities
 
-__all__ = ["EQUAL", "NONFINITE", "UNMEASURED", "Contrast", "contrast"]
+__all__ = ["EQUAL", "NONFINITE", "UNMEASURED", "ComparisonView", "view_of_comparison"]
 
 Array = np.ndarray[Any, Any]
 EQUAL, UNMEASURED, NONFINITE = -1.0, -2.0, -3.0
@@ -45,7 +45,7 @@ MEASURES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Contrast:
+class ComparisonView:
     """A comparison of the page's first run with another one, as the page draws it.
 
     A line of the page is a name, kind, mode and phase; a column is a step, or some adjacent steps;
@@ -78,9 +78,9 @@ class Contrast:
     vicinities: Sequence[Mapping[str, Any]] = ()
 
 
-def contrast(
+def view_of_comparison(
     comparison: Comparison, a: RunView, b: RunView, number: int, *, budget: PageBudget | None = None
-) -> Contrast:
+) -> ComparisonView:
     """Return the comparison of run 0 with run `number` of the page, as the page draws it.
 
     a, b: what the page shows of these two runs. budget: limits on the amount of data.
@@ -100,7 +100,7 @@ def contrast(
         nearby = nearby_values(alignment, cells, pairs, wanted, budget)
         prints = footprints(alignment, cells, pairs, wanted, budget)
     drawn = vicinities(comparison)
-    return Contrast(_plain(comparison, a, b, number), grid, cells, nearby, prints, drawn)
+    return ComparisonView(_plain(comparison, a, b, number), grid, cells, nearby, prints, drawn)
 
 
 def _no_cells() -> dict[str, Array]:
@@ -159,7 +159,7 @@ def _grid(severity: Array, cell: Array, shape: tuple[int, int]) -> Array:
 def _worst(
     alignment: Alignment, measures: Measures | None, severity: Array, cell: Array
 ) -> tuple[dict[str, Array], Array]:
-    """Return `Contrast.cells`, and the index of the worst pair of each of these cells.
+    """Return `ComparisonView.cells`, and the index of the worst pair of each of these cells.
 
     severity, cell: how bad each pair is, and its cell (line * columns + column), -1 for no cell.
     """
@@ -202,7 +202,7 @@ def _wanted(comparison: Comparison, a: RunView) -> list[int]:
     return [row * len(a.columns) + column for row, column in spots if row >= 0]
 
 
-def _spot(place: Place, a: RunView) -> tuple[int, int]:
+def _spot(place: RecordPlace, a: RunView) -> tuple[int, int]:
     """Return (line, column) of the page's cell that a record belongs to.
 
     line: an index into the lines (name, kind, mode, phase) of `a`; -1 where it has no such line.
@@ -212,7 +212,7 @@ def _spot(place: Place, a: RunView) -> tuple[int, int]:
     return row, int(np.searchsorted(a.columns, place.step, side="right")) - 1
 
 
-def _is_of(place: Place, line: Line) -> bool:
+def _is_of(place: RecordPlace, line: Line) -> bool:
     return (line.name, line.kind, line.phase) == (place.name, place.kind, place.phase)
 
 
@@ -282,13 +282,13 @@ def _section(section: Section, a: RunView) -> dict[str, Any]:
     }
 
 
-def _entry(entry: Entry, a: RunView) -> dict[str, Any]:
+def _entry(entry: SectionEntry, a: RunView) -> dict[str, Any]:
     line, column = (-1, -1) if entry.place is None else _spot(entry.place, a)
     said = {name: getattr(entry, name) for name in ("text", "where", "name", "kind", "made", "far")}
     return {**said, "sides": list(entry.sides or ()), "line": line, "column": column}
 
 
-def _place_fields(place: Place, a: RunView) -> dict[str, Any]:
+def _place_fields(place: RecordPlace, a: RunView) -> dict[str, Any]:
     row, column = _spot(place, a)
     return {
         "line": row,

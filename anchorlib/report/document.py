@@ -1,4 +1,4 @@
-"""The data of a page: what the browser gets of each `RunView` and `Contrast`, and in which form."""
+"""The data of a page: what the browser gets of a `RunView` and `ComparisonView`, in which form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.names import escape
-from anchorlib.report.comparison_view import Contrast
+from anchorlib.report.comparison_view import ComparisonView
 from anchorlib.report.footprint import Footprint
 from anchorlib.report.formats import format_limits
 from anchorlib.report.noteworthy import attention
@@ -28,7 +28,7 @@ EXACT_ONLY = ("error_eps", "step", "worst", "value_a", "value_b")  # left out of
 
 def document_text(
     views: Sequence[RunView],
-    contrasts: Sequence[Contrast],
+    contrasts: Sequence[ComparisonView],
     *,
     source: str = "",
     tag: str = "",
@@ -116,7 +116,7 @@ def _unclipped(unclipped: Unclipped | None, packer: ArrayPacker) -> dict[str, An
     return {"tensors": unclipped.tensors, "norms": norms, "bad": bad}
 
 
-def _contrast(one: Contrast, packer: ArrayPacker) -> dict[str, Any]:
+def _contrast(one: ComparisonView, packer: ArrayPacker) -> dict[str, Any]:
     cells: Mapping[str, Array] = one.cells
     exact = len(cells["cell"]) <= EXACT_CELLS
     return {

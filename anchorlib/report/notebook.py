@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anchorlib.diagnosis import Comparison, Shown
+from anchorlib.diagnosis import Comparison, NotebookPage
 from anchorlib.reading import Run
 from anchorlib.report.rendering import page
 
 __all__ = ["show"]
 
 
-def show(*runs: Run, comparisons: Sequence[Comparison] | None = None, height: int = 900) -> Shown:
+def show(
+    *runs: Run, comparisons: Sequence[Comparison] | None = None, height: int = 900
+) -> NotebookPage:
     """Return the page of these runs for a notebook to display; the first run is the reference.
 
     comparisons: those of the first run with each other run, in the order of `runs`; None: none.
     height: how high the frame is, in pixels.
     """
-    return Shown(page(runs, comparisons), height)
+    return NotebookPage(page(runs, comparisons), height)

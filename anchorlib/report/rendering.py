@@ -14,7 +14,7 @@ from pathlib import Path
 
 from anchorlib.diagnosis import Comparison
 from anchorlib.reading import Run
-from anchorlib.report.comparison_view import Contrast, contrast
+from anchorlib.report.comparison_view import ComparisonView, view_of_comparison
 from anchorlib.report.document import document_text
 from anchorlib.report.gathering import gather
 from anchorlib.report.run_view import PageBudget, RunView
@@ -93,14 +93,14 @@ def write_page(
 
 def contrasted(
     views: Sequence[RunView], comparisons: Sequence[Comparison], budget: PageBudget
-) -> list[Contrast]:
+) -> list[ComparisonView]:
     """Return the comparisons as the page draws them.
 
     views: what the page shows of each run. comparisons: the comparisons of the first run with each
         other run, in the order of `views`.
     """
     return [
-        contrast(one, views[0], views[number], number, budget=budget)
+        view_of_comparison(one, views[0], views[number], number, budget=budget)
         for number, one in enumerate(comparisons, 1)
     ]
 

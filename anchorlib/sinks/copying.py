@@ -32,7 +32,7 @@ from anchorlib.store import (
 )
 from anchorlib.wire import is_address
 
-__all__ = ["Copied", "copy_run"]
+__all__ = ["CopyResult", "copy_run"]
 
 _ROWS: Final = 4096
 _BATCH_BYTES: Final = 32 << 20
@@ -41,7 +41,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopyResult:
     """The outcome of copying a run.
 
     run: the run's name in the other store. ranks: the ranks of the run.
@@ -79,7 +79,7 @@ class _CopiedAttempt:
 
 def copy_run(
     stored_run: FoundRun, to: str, name: str, *, patience: float, progress: Progress
-) -> Copied:
+) -> CopyResult:
     """Copy every rank of a run into the store at `to`, under the name `name`.
 
     patience: how many seconds a collector may take to confirm what was sent.
@@ -103,7 +103,7 @@ def copy_run(
                 _copy(part, have, to, patience)
                 done += len(part.rows) - have
             progress(done, total)
-    return Copied(name, run.ranks, total, already)
+    return CopyResult(name, run.ranks, total, already)
 
 
 def _parts(reader: RankReader, name: str, to: str) -> Iterator[_CopiedAttempt]:

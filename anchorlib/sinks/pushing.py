@@ -15,8 +15,8 @@ from anchorlib.names import check_run_name, shown_address
 from anchorlib.spool import is_spool, was_spool
 
 if TYPE_CHECKING:
-    from anchorlib.sinks.copying import Copied
-    from anchorlib.spool import Delivered
+    from anchorlib.sinks.copying import CopyResult
+    from anchorlib.spool import DeliveryResult
 
 __all__ = ["push"]
 
@@ -29,7 +29,7 @@ def push(
     run: str | None = None,
     patience: float,
     progress: Callable[[int, int], None],
-) -> Delivered | Copied:
+) -> DeliveryResult | CopyResult:
     """Deliver the spool in directory `what`, or copy the run `what` of `store`, to the store `to`.
 
     run: the name that the run gets in `to`; None for the name that it has.
@@ -48,9 +48,9 @@ def push(
 
         return deliver(Path(what), to, run=run, patience=patience, progress=progress)
     if (delivered := was_spool(Path(what))) is not None:
-        from anchorlib.spool import Delivered
+        from anchorlib.spool import DeliveryResult
 
-        return Delivered(run or delivered[0], delivered[1], 0, 0, 0, 0)
+        return DeliveryResult(run or delivered[0], delivered[1], 0, 0, 0, 0)
     from anchorlib.sinks.copying import copy_run
     from anchorlib.store import find_run, is_object_url
 

@@ -37,7 +37,7 @@ from anchorlib.wire import (
     PROTOCOL,
     Address,
     Credentials,
-    Encoded,
+    EncodedFrame,
     Encoder,
     Hello,
     Outbox,
@@ -201,7 +201,7 @@ class RemoteSink:
             self._power = False  # the warning comes once
             self._warnings.may_lose_power()
 
-    def _keep(self, frame: Encoded, *, more: bool) -> None:
+    def _keep(self, frame: EncodedFrame, *, more: bool) -> None:
         if self._spool is None:
             frame = frame.joined()
         else:

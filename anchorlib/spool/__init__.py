@@ -31,14 +31,14 @@ from anchorlib.spool.spool_folder import is_spool, spool_place, was_spool
 from anchorlib.spool.waiting_spools import spool_room, spools_here
 
 if TYPE_CHECKING:
-    from anchorlib.spool.dead_spool import Delivered
+    from anchorlib.spool.dead_spool import DeliveryResult
     from anchorlib.spool.delivery import deliver
     from anchorlib.spool.earlier_attempts import Earlier
     from anchorlib.spool.sending import Sender
     from anchorlib.spool.spools import WrittenSpool, make_spool, spooled_by
 
 __all__ = [
-    "Delivered",
+    "DeliveryResult",
     "Earlier",
     "Sender",
     "WrittenSpool",
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Delivered": "dead_spool",
+    "DeliveryResult": "dead_spool",
     "Earlier": "earlier_attempts",
     "Sender": "sending",
     "WrittenSpool": "spools",

@@ -18,18 +18,18 @@ from anchorlib.spool.stored_attempts import PastAttempt, heir_among
 from anchorlib.wire import (
     PROTOCOL,
     Hello,
-    StoredStretch,
+    StoredRange,
     by_hash,
     parse_addresses,
     why_not_delivered,
     writer_name,
 )
 
-__all__ = ["Delivered", "SpoolContent"]
+__all__ = ["DeliveryResult", "SpoolContent"]
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class DeliveryResult:
     """The outcome of delivering a spool.
 
     run, rank: what the records are of, by the run's name in the store.
@@ -62,7 +62,7 @@ class SpoolContent:
         self._target = target
         self._segments = work.segments()
         self._holes = work.holes(target.key)
-        self.links: tuple[StoredStretch, ...] = ()
+        self.links: tuple[StoredRange, ...] = ()
         self.attempt: int | None = None
         self.notes = work.notes(self._segments)
         self.frames = SpoolFrames(self._segments, self._holes, changed, end=self.notes.end)
@@ -191,7 +191,7 @@ class SpoolContent:
             self._holes.add(reached, self.notes.end)
         return self.frames.damage
 
-    def finish(self) -> Delivered:
+    def finish(self) -> DeliveryResult:
         """Remove the spool, all of which is delivered, and return the counts of the delivery.
 
         Damaged segments stay on the disk, and are counted.
@@ -204,4 +204,4 @@ class SpoolContent:
         damaged += self._segments.set_aside
         self.frames.close()
         self._work.finish(self._segments)
-        return Delivered(run, rank, records, already, lost, damaged)
+        return DeliveryResult(run, rank, records, already, lost, damaged)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from anchorlib.errors import CollectorError, RunBusyError, StoreError
 from anchorlib.names import escape
-from anchorlib.spool.dead_spool import Delivered, SpoolContent
+from anchorlib.spool.dead_spool import DeliveryResult, SpoolContent
 from anchorlib.spool.destination import Destination
 from anchorlib.spool.directory import to_directory
 from anchorlib.spool.sending import AWAY, Sender
@@ -28,8 +28,8 @@ from anchorlib.spool.stored_attempts import past_attempts
 from anchorlib.wire import (
     Credentials,
     Failure,
+    FailureKind,
     Hello,
-    Kind,
     Outbox,
     PushReply,
     Route,
@@ -38,7 +38,7 @@ from anchorlib.wire import (
     parse_addresses,
 )
 
-__all__ = ["Delivered", "Delivery", "deliver", "left_spools"]
+__all__ = ["Delivery", "DeliveryResult", "deliver", "left_spools"]
 
 
 _log = logging.getLogger("anchorlib")
@@ -139,7 +139,7 @@ class Delivery:
             self._changed.notify_all()
         self.sender.cancel()
 
-    def finish(self) -> Delivered:
+    def finish(self) -> DeliveryResult:
         """Remove the spool, all of which is delivered, and return the counts of the delivery."""
         return self._content.finish()
 
@@ -168,7 +168,7 @@ def left_spools(place: Path, hello: Hello, route: Route) -> Iterator[OwnedSpool]
 
 def deliver(
     folder: Path, to: str, *, patience: float, progress: Progress, run: str | None = None
-) -> Delivered:
+) -> DeliveryResult:
     """Deliver the spool in `folder` to the store at `to`, remove the spool, return the counts.
 
     run: the name that the run gets in `to`; None for the name under which it was recorded.
@@ -197,7 +197,7 @@ def deliver(
         work.release()
 
 
-def _drained(work: OwnedSpool) -> Delivered | None:
+def _drained(work: OwnedSpool) -> DeliveryResult | None:
     """Remove a spool without segments, as nothing of it is left to deliver; damaged files stay.
 
     Returns the outcome, whose counts are all 0; None if the spool has segments or no readable
@@ -208,7 +208,7 @@ def _drained(work: OwnedSpool) -> Delivered | None:
         return None
     label = work.label
     work.finish(segments)
-    return Delivered(label.run, label.rank, 0, 0, 0, 0)
+    return DeliveryResult(label.run, label.rank, 0, 0, 0, 0)
 
 
 def _earlier(folder: Path) -> list[Path]:
@@ -233,7 +233,7 @@ def _earlier(folder: Path) -> list[Path]:
 
 def _to_collectors(
     work: OwnedSpool, target: Destination, patience: float, progress: Progress
-) -> Delivered:
+) -> DeliveryResult:
     """Deliver a spool to one of several collectors; return the counts of the delivery.
 
     The collector that the spool's label (spool.json) names is tried first, unless the run gets
@@ -256,7 +256,7 @@ def _to_collectors(
 
 def _to_collector(
     work: OwnedSpool, target: Destination, patience: float, progress: Progress
-) -> Delivered:
+) -> DeliveryResult:
     changed = threading.Condition()
     delivery = Delivery(work, target, Credentials.from_environment(), changed, lambda _: None)
     sender = delivery.sender
@@ -270,7 +270,7 @@ def _to_collector(
         thread.join()
     if not delivery.delivered:
         sentence = sender.trouble or f"{target.to} did not answer"
-        raise (sender.refused or Failure(Kind.SILENT, sentence)).error()
+        raise (sender.refused or Failure(FailureKind.SILENT, sentence)).error()
     return delivery.finish()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from anchorlib.errors import RunExistsError, StoreError
 from anchorlib.names import escape
-from anchorlib.spool.dead_spool import Delivered, SpoolContent
+from anchorlib.spool.dead_spool import DeliveryResult, SpoolContent
 from anchorlib.spool.destination import Destination
 from anchorlib.spool.spools import OwnedSpool
 from anchorlib.spool.stored_attempts import past_attempts
@@ -18,11 +18,11 @@ from anchorlib.store import Writer
 from anchorlib.wire import (
     OTHER_RECORDS,
     Decoder,
-    Encoded,
-    Framed,
+    EncodedFrame,
     FrameError,
     Hello,
-    StoredStretch,
+    ParsedFrame,
+    StoredRange,
     kept_definition,
     kept_frame,
     parse_request,
@@ -37,7 +37,7 @@ __all__ = ["to_directory"]
 Progress = Callable[[int, int], None]
 
 
-def to_directory(work: OwnedSpool, target: Destination, progress: Progress) -> Delivered:
+def to_directory(work: OwnedSpool, target: Destination, progress: Progress) -> DeliveryResult:
     """Write a spool's records into a directory's store, then remove the spool.
 
     work: the spool, which this process owns. target: the directory, and the run's name there.
@@ -65,7 +65,7 @@ def to_directory(work: OwnedSpool, target: Destination, progress: Progress) -> D
         writer.gap([*content.notes.gaps, *content.damage()])
         for message in content.notes.lineage:
             request = parse_request(message)
-            if not isinstance(request, Framed):
+            if not isinstance(request, ParsedFrame):
                 writer.edges(read_lineage(request.lineage))
                 writer.header(read_header(request.lineage))
                 writer.operations(read_operations(request.lineage))
@@ -91,7 +91,7 @@ def _confirm(content: SpoolContent, writer: Writer, store: Path) -> None:
             f"rank {content.rank} of run {content.run!r} in {escape(str(store))} was changed while "
             "the spool was opened: try once more"
         )
-    links = (*content.links, StoredStretch(writer.attempt, 0, writer.committed))
+    links = (*content.links, StoredRange(writer.attempt, 0, writer.committed))
     start = min(link.first for link in links)
     for held in unconfirmed_ranges(content.frames.held(start), links):
         if writer.fingerprint(held.attempt, held.first, held.end) != held.fingerprint:
@@ -115,7 +115,7 @@ def _write(content: SpoolContent, writer: Writer, progress: Progress) -> None:
         progress(writer.committed, max(frames.end, writer.committed))
 
 
-def _write_frame(frame: Encoded, due: int, decoder: Decoder, writer: Writer) -> int:
+def _write_frame(frame: EncodedFrame, due: int, decoder: Decoder, writer: Writer) -> int:
     framed = kept_frame(frame.message)
     block = decoder.block(framed)
     if block is None:  # further fragments of the record follow

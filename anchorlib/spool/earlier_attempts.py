@@ -19,7 +19,7 @@ from anchorlib.errors import AnchorError, CollectorError
 from anchorlib.names import escape
 from anchorlib.spool.destination import Destination
 from anchorlib.spool.sending import AWAY, Sender
-from anchorlib.wire import Credentials, Hello, Kind, Route
+from anchorlib.wire import Credentials, FailureKind, Hello, Route
 
 if TYPE_CHECKING:
     from anchorlib.spool.delivery import Delivery
@@ -145,7 +145,7 @@ class Earlier:
             except CollectorError as fault:
                 if time.monotonic() - began >= self._route.seconds:
                     raise
-                passes = isinstance(fault.kind, Kind) and fault.kind.passing
+                passes = isinstance(fault.kind, FailureKind) and fault.kind.passing
                 refusals = 0 if passes else refusals + 1
                 if refusals >= _REFUSALS:
                     raise

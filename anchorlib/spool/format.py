@@ -30,8 +30,8 @@ from anchorlib.wire import Buffer
 __all__ = [
     "HEADER_BYTES",
     "OPEN",
-    "Damaged",
-    "Stored",
+    "CorruptBytes",
+    "SegmentEntry",
     "checked",
     "entry_at",
     "header",
@@ -39,7 +39,7 @@ __all__ = [
     "next_good",
 ]
 
-Kind: TypeAlias = Literal["hello", "define", "frame", "gaps", "close", "lineage", ""]
+MessageKind: TypeAlias = Literal["hello", "define", "frame", "gaps", "close", "lineage", ""]
 
 _HEADER: Final = struct.Struct("<IIQ")
 HEADER_BYTES: Final = _HEADER.size
@@ -48,7 +48,7 @@ _MOST_BYTES: Final = 1 << 28  # of a payload; a length beyond is damage
 _NUMBERS: Final = 1 << 48  # bound of record numbers, far above any that a spool holds
 
 # The first byte of a serialised PushRequest is the number and wire type of its one field.
-_KINDS: Final[dict[int, Kind]] = {
+_KINDS: Final[dict[int, MessageKind]] = {
     0x0A: "hello",
     0x12: "define",
     0x1A: "frame",
@@ -58,7 +58,7 @@ _KINDS: Final[dict[int, Kind]] = {
 }
 
 
-class Stored(NamedTuple):
+class SegmentEntry(NamedTuple):
     """An intact entry (a message) of a segment file: offsets of its start and end, `seq`, message.
 
     seq: the number of the entry, whose meaning depends on the message; see the module.
@@ -76,7 +76,7 @@ class Stored(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Damaged:
+class CorruptBytes:
     """The bytes `start` … `end` - 1 of a segment, which hold no intact entry.
 
     torn: whether it is only the end of an entry that is missing, as after a crash.
@@ -93,34 +93,36 @@ def header(seq: int, *message: Buffer) -> bytes:
     return _HEADER.pack(length, _checksum(length, seq, *message), seq)
 
 
-def kind_of(message: bytes) -> Kind:
+def kind_of(message: bytes) -> MessageKind:
     """Return the kind of a serialised message, read from its first byte; "" if it is unknown."""
     return _KINDS.get(message[0], "") if message else ""
 
 
-def entry_at(data: bytes | memoryview, at: int) -> Stored | Damaged:
-    """Return the entry (a message) that begins at offset `at`; `Damaged` if none is intact."""
+def entry_at(data: bytes | memoryview, at: int) -> SegmentEntry | CorruptBytes:
+    """Return the entry (a message) that begins at offset `at`; `CorruptBytes` if none is intact."""
     if at + HEADER_BYTES > len(data):
-        return Damaged(at, len(data), torn=True)
+        return CorruptBytes(at, len(data), torn=True)
     length, _, _ = _HEADER.unpack_from(data, at)
     end = at + HEADER_BYTES + length
     if length > _MOST_BYTES:
-        return Damaged(at, len(data), torn=False)
+        return CorruptBytes(at, len(data), torn=False)
     if end > len(data):
-        return Damaged(at, len(data), torn=True)
+        return CorruptBytes(at, len(data), torn=True)
     return checked(at, data, at, bytes(data[at + HEADER_BYTES : end]))
 
 
-def checked(start: int, data: bytes | memoryview, at: int, message: bytes) -> Stored | Damaged:
-    """Return the entry of a header and a message; `Damaged` if length or checksum is wrong.
+def checked(
+    start: int, data: bytes | memoryview, at: int, message: bytes
+) -> SegmentEntry | CorruptBytes:
+    """Return the entry of a header and a message; `CorruptBytes` if length or checksum is wrong.
 
     start: the entry's offset in its segment. at: the offset of its header in `data`.
     """
     length, checksum, seq = _HEADER.unpack_from(data, at)
     end = start + HEADER_BYTES + length
     if len(message) != length or _checksum(length, seq, message) != checksum:
-        return Damaged(start, end, torn=False)
-    return Stored(start, end, seq, message)
+        return CorruptBytes(start, end, torn=False)
+    return SegmentEntry(start, end, seq, message)
 
 
 def next_good(data: bytes | memoryview, at: int) -> int:
@@ -130,7 +132,7 @@ def next_good(data: bytes | memoryview, at: int) -> int:
     """
     offsets = [offset for start in range(at, at + 8) for offset in _likely(data, start)]
     for place in sorted(offsets):
-        if isinstance(entry_at(data, place), Stored):
+        if isinstance(entry_at(data, place), SegmentEntry):
             return place
     return len(data)
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from anchorlib.record import Gap
-from anchorlib.spool.format import OPEN, Damaged, Stored, kind_of
+from anchorlib.spool.format import OPEN, CorruptBytes, SegmentEntry, kind_of
 from anchorlib.spool.holes import Holes, IgnoredHoles
 from anchorlib.spool.segments import Segment, SegmentReader, Segments
 from anchorlib.wire import (
-    Encoded,
-    Framed,
+    EncodedFrame,
     FrameError,
     Hello,
+    ParsedFrame,
     PushRequest,
     TableSizes,
     first_of,
@@ -48,7 +48,7 @@ class FrameReader:
         self.definitions = [] if definitions is None else definitions
         self._live = live
         self._at: SegmentReader | None = None
-        self._peeked: Encoded | None = None
+        self._peeked: EncodedFrame | None = None
         self._expected = 0  # the number of the record that has to come next
         self._doubt = True  # whether the next frame may follow a hole, so its number is read
         self._inside = 0  # the end of a record of which fragments were sent and others follow; or 0
@@ -90,7 +90,7 @@ class FrameReader:
         self._peeked = None
         self._doubt = True
 
-    def first(self) -> Encoded | None:
+    def first(self) -> EncodedFrame | None:
         """Return the next frame (message with records) without going on; None at the end."""
         if self._peeked is None:
             self._peeked = self._find()
@@ -125,9 +125,9 @@ class FrameReader:
         self._doubt = True
         self._suspect = False
 
-    def _find(self) -> Encoded | None:
+    def _find(self) -> EncodedFrame | None:
         while (entry := self._next()) is not None:
-            if isinstance(entry, Damaged):
+            if isinstance(entry, CorruptBytes):
                 self._after_damage()
             elif kind_of(entry.message) == "define":
                 self._define(entry)
@@ -137,7 +137,7 @@ class FrameReader:
                     return frame
         return None
 
-    def _next(self) -> Stored | Damaged | None:
+    def _next(self) -> SegmentEntry | CorruptBytes | None:
         """Return the next entry (message) of the spool, or damaged bytes; None at the end."""
         if self._at is None:
             if self._segments.oldest is None:
@@ -161,7 +161,7 @@ class FrameReader:
             for entry in _head(self._at.segment.following):
                 self._define(entry)
 
-    def _define(self, entry: Stored) -> None:
+    def _define(self, entry: SegmentEntry) -> None:
         if self._known:
             return
         if entry.last == len(self.definitions):
@@ -169,7 +169,7 @@ class FrameReader:
         elif entry.last > len(self.definitions):
             self._suspect = True
 
-    def _frame(self, entry: Stored) -> Encoded | None:
+    def _frame(self, entry: SegmentEntry) -> EncodedFrame | None:
         """Return the frame (message with records) in an entry; None if it is not to be sent.
 
         A frame is not sent if all its records were, or if the beginning of its first record, the
@@ -182,9 +182,9 @@ class FrameReader:
             self._doubt = True  # the next frame may be a fragment of the record passed over
             return None
         self._doubt = False
-        return Encoded((entry.message,), entry.last, len(self.definitions))
+        return EncodedFrame((entry.message,), entry.last, len(self.definitions))
 
-    def _begins(self, entry: Stored) -> bool:
+    def _begins(self, entry: SegmentEntry) -> bool:
         """Return whether sending can go on with the frame (message with records) in `entry`.
 
         It can if the frame begins with the start of a record, and if neither the rest of its last
@@ -210,7 +210,7 @@ class FrameReader:
         have = table_sizes(self.definitions)
         return all(wanted <= there for wanted, there in zip(needs, have, strict=True))
 
-    def _is_whole(self, entry: Stored) -> bool:
+    def _is_whole(self, entry: SegmentEntry) -> bool:
         """Return whether the spool has all fragments of the last record of the frame in `entry`.
 
         That record, an observed tensor, is too large for one frame, and goes on in the next frames.
@@ -223,7 +223,7 @@ class FrameReader:
             ahead.offset = offset
             try:
                 while (later := ahead.next()) is not None:
-                    if isinstance(later, Damaged) or later.last != entry.last:
+                    if isinstance(later, CorruptBytes) or later.last != entry.last:
                         return False
                     if not later.seq & OPEN:
                         return True
@@ -262,7 +262,7 @@ def read_notes(segments: Segments) -> SpoolNotes:
         first = SegmentReader(segment)
         entry = first.next()
         first.close()
-        if isinstance(entry, Stored) and kind_of(entry.message) == "hello":
+        if isinstance(entry, SegmentEntry) and kind_of(entry.message) == "hello":
             break
     return _gathered(chosen)
 
@@ -291,17 +291,17 @@ def _gathered(segments: list[Segment]) -> SpoolNotes:
     return SpoolNotes(hello, list(gaps.values()), list(lineage), end, closed)
 
 
-def _good(segment: Segment) -> Iterator[Stored]:
+def _good(segment: Segment) -> Iterator[SegmentEntry]:
     reader = SegmentReader(segment)
     try:
         while (entry := reader.next()) is not None:
-            if isinstance(entry, Stored):
+            if isinstance(entry, SegmentEntry):
                 yield entry
     finally:
         reader.close()
 
 
-def _head(segment: Segment) -> Iterator[Stored]:
+def _head(segment: Segment) -> Iterator[SegmentEntry]:
     """Yield the definitions (of series and so on) that a segment has before its first records."""
     for entry in _good(segment):
         if kind_of(entry.message) == "frame":
@@ -312,6 +312,6 @@ def _head(segment: Segment) -> Iterator[Stored]:
 
 def _request(message: bytes) -> PushRequest:
     request = parse_request(message)
-    if isinstance(request, Framed):
+    if isinstance(request, ParsedFrame):
         raise FrameError("a frame stands where none can be")
     return request

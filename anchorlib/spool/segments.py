@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from anchorlib.spool.disk import Disk
-from anchorlib.spool.format import HEADER_BYTES, Damaged, Stored, checked, entry_at, next_good
+from anchorlib.spool.format import (
+    HEADER_BYTES,
+    CorruptBytes,
+    SegmentEntry,
+    checked,
+    entry_at,
+    next_good,
+)
 
 __all__ = ["Segment", "SegmentReader", "Segments", "segment_name"]
 
@@ -133,7 +140,7 @@ class SegmentReader:
         self.offset = 0
         self._file = -1
 
-    def next(self) -> Stored | Damaged | None:
+    def next(self) -> SegmentEntry | CorruptBytes | None:
         """Return the next entry (message), or the damaged bytes in its place; None at the end."""
         size = self.segment.size
         if self.offset >= size:
@@ -141,8 +148,8 @@ class SegmentReader:
         try:
             entry = self._entry(size)
         except OSError:  # bytes that the disk cannot read are as good as damaged
-            entry = Damaged(self.offset, size, torn=False)
-        if isinstance(entry, Damaged):
+            entry = CorruptBytes(self.offset, size, torn=False)
+        if isinstance(entry, CorruptBytes):
             self.segment.damaged = True
         self.offset = entry.end
         return entry
@@ -153,7 +160,7 @@ class SegmentReader:
             os.close(self._file)
             self._file = -1
 
-    def _entry(self, size: int) -> Stored | Damaged:
+    def _entry(self, size: int) -> SegmentEntry | CorruptBytes:
         start = self.offset
         head = self._read(min(_HEADER_GUESS, size - start))
         length = int.from_bytes(head[:4], "little")
@@ -165,9 +172,9 @@ class SegmentReader:
         else:  # reading the small head again is cheaper than copying a large message together
             message = self._read(length, HEADER_BYTES)
         entry = checked(start, head, 0, message)
-        return self._after_damage(size) if isinstance(entry, Damaged) else entry
+        return self._after_damage(size) if isinstance(entry, CorruptBytes) else entry
 
-    def _after_damage(self, size: int) -> Damaged:
+    def _after_damage(self, size: int) -> CorruptBytes:
         """Return the damaged bytes from here to the next intact entry, or to the end.
 
         This reads the segment's rest into memory.
@@ -175,8 +182,8 @@ class SegmentReader:
         rest = self._read(size - self.offset)
         first = entry_at(rest, 0)
         end = next_good(rest, 1)
-        torn = isinstance(first, Damaged) and first.torn and end == len(rest)
-        return Damaged(self.offset, self.offset + max(end, 1), torn)
+        torn = isinstance(first, CorruptBytes) and first.torn and end == len(rest)
+        return CorruptBytes(self.offset, self.offset + max(end, 1), torn)
 
     def _read(self, count: int, skip: int = 0) -> bytes:
         if self._file < 0:

@@ -18,9 +18,9 @@ from anchorlib.wire import (
     Address,
     Credentials,
     Failure,
+    FailureKind,
     GarbledError,
     Hello,
-    Kind,
     Outbox,
     PushStream,
     Route,
@@ -37,7 +37,9 @@ _FIRST_BACKOFF: Final = 0.1  # seconds; doubled with each failure
 _BUSY_SECONDS: Final = 6.0 * KEEPALIVE_SECONDS
 _HOPELESS: Final = 10  # failures in a row, neither passing nor permanent, before it gives up
 
-AWAY: Final = frozenset({Kind.UNREACHABLE, Kind.SILENT, Kind.LINE, Kind.STOPPING})
+AWAY: Final = frozenset(
+    {FailureKind.UNREACHABLE, FailureKind.SILENT, FailureKind.LINE, FailureKind.STOPPING}
+)
 """Failures that mean that the collector is away; one that answers that it is full is not away."""
 
 # The longest pause in seconds, by whether the collector is full (each new stream costs it work) and
@@ -106,7 +108,7 @@ class Sender:
             self._send()
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
             _log.exception("anchorlib: a defect in the sender")
-            self._refuse(Failure(Kind.HERE, f"sending to {self._address} failed: {fault!r}"))
+            self._refuse(Failure(FailureKind.HERE, f"sending to {self._address} failed: {fault!r}"))
 
     @property
     def _address(self) -> Address:
@@ -125,7 +127,7 @@ class Sender:
         mark = self._outbox.committed
         while not self._over:
             fault = self._connect()
-            if fault is None or (fault.kind is Kind.IDLE and self._rested()):
+            if fault is None or (fault.kind is FailureKind.IDLE and self._rested()):
                 continue
             # Only acknowledged records are progress: a collector with a full disk answers Hello.
             moved, mark = self._outbox.committed > mark, self._outbox.committed
@@ -143,8 +145,8 @@ class Sender:
                 self._refuse(fault)
                 return
             # A stream above the rate makes progress before each refusal, and would warn each time.
-            known = fault.kind is Kind.RATE is logged
-            if not (warned or doubtful or known or fault.kind is Kind.IDLE or self._over):
+            known = fault.kind is FailureKind.RATE is logged
+            if not (warned or doubtful or known or fault.kind is FailureKind.IDLE or self._over):
                 warned, logged = True, fault.kind
                 self._on_trouble(fault.sentence)
             failures = self._pause_or_move(failures, fault)
@@ -155,7 +157,7 @@ class Sender:
         failures: how many failures came in a row. Returns that number, or 0 after a change.
         Without `on_move` the sending ends instead of a change.
         """
-        is_away = fault.kind in AWAY or (fault.kind is Kind.BUSY and self._route.has_moved)
+        is_away = fault.kind in AWAY or (fault.kind is FailureKind.BUSY and self._route.has_moved)
         away = time.monotonic() - self._away_since
         if not is_away or away < self._route.seconds or self._over:
             self._pause(failures, fault)
@@ -190,7 +192,7 @@ class Sender:
         Returns True for _BUSY_SECONDS at most, counted from the first such failure.
         """
         follows = self.follows or self._hello.resume or self._route.has_moved
-        if not follows or fault.kind is not Kind.BUSY:
+        if not follows or fault.kind is not FailureKind.BUSY:
             return False
         now = time.monotonic()
         self._busy_since = self._busy_since or now
@@ -213,7 +215,7 @@ class Sender:
         try:
             channel = open_channel(self._address, self._credentials)
         except AnchorError as error:
-            return Failure(Kind.HERE, str(error))
+            return Failure(FailureKind.HERE, str(error))
         try:
             seconds = self._route.seconds
             stream = PushStream(channel, self._hello, self._outbox, self._changed, seconds)
@@ -224,18 +226,22 @@ class Sender:
             stream.run(self._credentials.metadata)
         except grpc.RpcError as error:
             if stream.silent:
-                return Failure(Kind.SILENT, f"{self._address} has not answered for a long time")
+                return Failure(
+                    FailureKind.SILENT, f"{self._address} has not answered for a long time"
+                )
             return failure(self._address, error)
         except GarbledError as error:
-            return Failure(Kind.LINE, f"the line to {self._address} is bad: {error}")
+            return Failure(FailureKind.LINE, f"the line to {self._address} is bad: {error}")
         except AnchorError as error:
             sentence = f"the collector at {self._address} cannot go on: {error}"
-            return Failure(Kind.HERE, sentence)
+            return Failure(FailureKind.HERE, sentence)
         finally:
             channel.close()
             if stream.answered_at is not None:
                 self._away_since = stream.answered_at if stream.silent else time.monotonic()
-        return None if self._over else Failure(Kind.LINE, f"{self._address} ended the stream")
+        return (
+            None if self._over else Failure(FailureKind.LINE, f"{self._address} ended the stream")
+        )
 
     def _refuse(self, fault: Failure) -> None:
         with self._changed:

@@ -22,7 +22,7 @@ from anchorlib.spool.holes import Holes
 from anchorlib.spool.reader import FrameReader
 from anchorlib.spool.segments import Segments
 from anchorlib.spool.writer import SpoolWriter
-from anchorlib.wire import Encoded, FrameError, HeldRows, held_frame, renumbered
+from anchorlib.wire import EncodedFrame, FrameError, HeldRows, held_frame, renumbered
 
 __all__ = ["SpoolFrames"]
 
@@ -38,7 +38,7 @@ class _HeldFrame(NamedTuple):
     first: the number of its first record. more: whether its last record goes on in another frame.
     """
 
-    frame: Encoded
+    frame: EncodedFrame
     first: int
     more: bool
 
@@ -94,7 +94,7 @@ class SpoolFrames:
         """The number on the wire (see the class) after that of the last record."""
         return self._holes.to_wire(self._end)
 
-    def append(self, frame: Encoded) -> None:
+    def append(self, frame: EncodedFrame) -> None:
         """Make `frame`, a message with records that `store` has put away, available for sending."""
         self._end = max(self._end, frame.end)
         if self._writer is not None and not self._kept:
@@ -124,12 +124,12 @@ class SpoolFrames:
             if one.frame.end > reader.expected:
                 yield from self._held(one.frame, reader.definitions)
 
-    def _held(self, frame: Encoded, definitions: list[bytes]) -> Iterator[HeldRows]:
+    def _held(self, frame: EncodedFrame, definitions: list[bytes]) -> Iterator[HeldRows]:
         held = held_frame(frame.message, definitions)
         if held is not None and not self._holes.has(held.first):
             yield held._replace(first=self._holes.to_wire(held.first))
 
-    def first(self) -> Encoded | None:
+    def first(self) -> EncodedFrame | None:
         """Return the first message with records that was not sent; None if all were.
 
         Its records have the numbers under which they are sent (see the class).
@@ -225,7 +225,7 @@ class SpoolFrames:
         """The number in the spool after that of the last record that was sent."""
         return self._reader.expected
 
-    def store(self, frame: Encoded, *, more: bool) -> None:
+    def store(self, frame: EncodedFrame, *, more: bool) -> None:
         """Write a frame (message with records) to the disk, or keep it in memory if the disk fails.
 
         more: whether the frame's last record goes on in the next frame. The caller has to call

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from anchorlib.claims import claim_of, next_secret
 from anchorlib.errors import RunNotFoundError, StoreError
 from anchorlib.store import RankReader, find_run
-from anchorlib.wire import StoredStretch
+from anchorlib.wire import StoredRange
 
 __all__ = ["Heir", "PastAttempt", "heir_among", "past_attempts"]
 
@@ -45,7 +45,7 @@ class Heir(NamedTuple):
 
     secret: bytes
     base: int
-    links: tuple[StoredStretch, ...]
+    links: tuple[StoredRange, ...]
     attempt: int
 
 
@@ -88,10 +88,10 @@ def heir_among(secret: bytes, attempts: Sequence[PastAttempt]) -> Heir | None:
     if claim_of(secret) not in known:
         return None
     base = 0
-    parts: list[StoredStretch] = []
+    parts: list[StoredRange] = []
     while (number := known.get(claim_of(secret), len(attempts))) < len(attempts) - 1:
         end = base + attempts[number].records
-        parts.append(StoredStretch(number, base, end))
+        parts.append(StoredRange(number, base, end))
         base, secret = end, next_secret(secret)
-    links = tuple(StoredStretch(number, first - base, end - base) for number, first, end in parts)
+    links = tuple(StoredRange(number, first - base, end - base) for number, first, end in parts)
     return Heir(secret, base, links, number)

@@ -18,7 +18,7 @@ from anchorlib.names import escape
 from anchorlib.record import Gap
 from anchorlib.spool.format import OPEN, header
 from anchorlib.spool.segments import Segment, Segments, segment_name
-from anchorlib.wire import Buffer, Encoded, close_request, gap_requests
+from anchorlib.wire import Buffer, EncodedFrame, close_request, gap_requests
 
 __all__ = ["SEGMENT_SIZE", "SegmentSize", "SpoolWriter"]
 
@@ -96,7 +96,7 @@ class SpoolWriter:
         if sync:
             self._thread.start()
 
-    def frame(self, frame: Encoded, first: int, *, more: bool) -> None:
+    def frame(self, frame: EncodedFrame, first: int, *, more: bool) -> None:
         """Write a frame (message with records), and new definitions before it, into a segment.
 
         first: the number of the frame's first record. more: whether the next frame continues its

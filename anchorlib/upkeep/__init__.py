@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from anchorlib.upkeep.archives import ArchiveState
 from anchorlib.upkeep.choosing import RetentionLimits, RunFacts, chosen
-from anchorlib.upkeep.keeper import Keeper, Standing
+from anchorlib.upkeep.keeper import Keeper, RemovalStatus
 from anchorlib.upkeep.live_writers import Writing
 from anchorlib.upkeep.mending import Examined, salvage
 from anchorlib.upkeep.several_collectors import PartlyChangedError
@@ -34,9 +34,9 @@ __all__ = [
     "Examined",
     "Keeper",
     "PartlyChangedError",
+    "RemovalStatus",
     "RetentionLimits",
     "RunFacts",
-    "Standing",
     "Writing",
     "chosen",
     "keeper_at",

@@ -9,11 +9,11 @@ from typing import Protocol
 from anchorlib.upkeep.archives import ArchiveState
 from anchorlib.upkeep.live_writers import Writing
 
-__all__ = ["Keeper", "Standing"]
+__all__ = ["Keeper", "RemovalStatus"]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RemovalStatus:
     """What is known of a run before it is removed or renamed: its size, and what would prevent it.
 
     bytes: its size on disk. written: whether a living process writes it. alone: whether its files
@@ -26,7 +26,7 @@ class Standing:
     written: bool
     alone: bool = False
     stays: str = ""
-    parts: Mapping[str, Standing] = field(default_factory=dict)
+    parts: Mapping[str, RemovalStatus] = field(default_factory=dict)
 
 
 class Keeper(Protocol):
@@ -74,7 +74,7 @@ class Keeper(Protocol):
         """
         ...
 
-    def standing(self, run: str) -> Standing:
+    def standing(self, run: str) -> RemovalStatus:
         """Return what is known of a run before it is removed or renamed.
 
         Unlike `measure` it also answers for a run whose files a collector has moved to its archive.
@@ -83,7 +83,7 @@ class Keeper(Protocol):
         ...
 
     def remove(
-        self, run: str, *, unless_after: int | None = None, known: Standing | None = None
+        self, run: str, *, unless_after: int | None = None, known: RemovalStatus | None = None
     ) -> int:
         """Remove a run; return the bytes freed.
 

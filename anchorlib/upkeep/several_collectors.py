@@ -21,7 +21,7 @@ from anchorlib.errors import (
 )
 from anchorlib.names import escape
 from anchorlib.upkeep.archives import ArchiveState
-from anchorlib.upkeep.keeper import Keeper, Standing
+from anchorlib.upkeep.keeper import Keeper, RemovalStatus
 from anchorlib.upkeep.live_writers import Writing
 
 __all__ = ["PartlyChangedError", "SpreadKeeper"]
@@ -91,13 +91,13 @@ class SpreadKeeper:
         parts = self._holders(run, alone_too=False).values()
         return sum(one.bytes for one in parts), any(one.written for one in parts)
 
-    def standing(self, run: str) -> Standing:
+    def standing(self, run: str) -> RemovalStatus:
         """Ask each collector for the Standing of its part of a run; return that of the whole run.
 
         Each collector is asked once. Raises RunNotFoundError where none has a part.
         """
         parts = self._holders(run)
-        return Standing(
+        return RemovalStatus(
             sum(one.bytes for one in parts.values()),
             any(one.written for one in parts.values()),
             all(one.alone for one in parts.values()),
@@ -106,7 +106,7 @@ class SpreadKeeper:
         )
 
     def remove(
-        self, run: str, *, unless_after: int | None = None, known: Standing | None = None
+        self, run: str, *, unless_after: int | None = None, known: RemovalStatus | None = None
     ) -> int:
         """Remove all parts of a run; return the bytes freed.
 
@@ -190,7 +190,7 @@ class SpreadKeeper:
     def _idle(
         self,
         run: str,
-        known: Mapping[str, Standing] | None = None,
+        known: Mapping[str, RemovalStatus] | None = None,
         *,
         alone_too: bool = False,
     ) -> list[str]:
@@ -210,13 +210,13 @@ class SpreadKeeper:
             raise refused
         return list(holders)
 
-    def _holders(self, run: str, *, alone_too: bool = True) -> dict[str, Standing]:
+    def _holders(self, run: str, *, alone_too: bool = True) -> dict[str, RemovalStatus]:
         standings = self._held(run, alone_too=alone_too)
         if not standings:
             raise RunNotFoundError(f"no run {escape(run)!r} at any of these collectors")
         return standings
 
-    def _held(self, run: str, *, alone_too: bool = False) -> dict[str, Standing]:
+    def _held(self, run: str, *, alone_too: bool = False) -> dict[str, RemovalStatus]:
         """Return what is known of each part of a run, by the address of the collector that has it.
 
         {} where no collector has a part. Raises OptionError where the files of a part are in a
@@ -237,7 +237,7 @@ class SpreadKeeper:
         return standings
 
 
-def _refused(run: str, parts: Mapping[str, Standing]) -> str:
+def _refused(run: str, parts: Mapping[str, RemovalStatus]) -> str:
     """Return why a collector would refuse to remove or rename its part; "" where none would."""
     for place, one in parts.items():
         if one.stays:

@@ -33,7 +33,7 @@ from anchorlib.store import (
 )
 from anchorlib.upkeep.archives import ArchiveState, alone_in, archives_at, archives_in
 from anchorlib.upkeep.choosing import RunFacts
-from anchorlib.upkeep.keeper import Keeper, Standing
+from anchorlib.upkeep.keeper import Keeper, RemovalStatus
 from anchorlib.upkeep.live_writers import Writing, writings_at, writings_in
 from anchorlib.upkeep.several_collectors import SpreadKeeper
 
@@ -72,15 +72,15 @@ class _LocalKeeper:
             raise RunNotFoundError(f"no run {run!r} in {escape(str(self._store))}") from None
         return nbytes, is_written(self._store, run)
 
-    def standing(self, run: str) -> Standing:
-        return Standing(*self.measure(run))  # what the system refuses it says when it is tried
+    def standing(self, run: str) -> RemovalStatus:
+        return RemovalStatus(*self.measure(run))  # what the system refuses it says when it is tried
 
     def remove(
         self,
         run: str,
         *,
         unless_after: int | None = None,
-        known: Standing | None = None,  # noqa: ARG002  # it costs nothing to look again
+        known: RemovalStatus | None = None,  # noqa: ARG002  # it costs nothing to look again
     ) -> int:
         return remove_run(self._store, run, unless_after=unless_after)
 
@@ -115,16 +115,16 @@ class _RemoteKeeper:
     def measure(self, run: str) -> tuple[int, bool]:
         return self._client.measure(run)
 
-    def standing(self, run: str) -> Standing:
+    def standing(self, run: str) -> RemovalStatus:
         answer = self._client.standing(run)
-        return Standing(answer.bytes, answer.written, answer.alone, answer.stays)
+        return RemovalStatus(answer.bytes, answer.written, answer.alone, answer.stays)
 
     def remove(
         self,
         run: str,
         *,
         unless_after: int | None = None,
-        known: Standing | None = None,  # noqa: ARG002  # the collector looks again itself
+        known: RemovalStatus | None = None,  # noqa: ARG002  # the collector looks again itself
     ) -> int:
         return self._client.remove(run, unless_after=unless_after)
 

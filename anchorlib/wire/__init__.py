@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         KIND_KEY,
         PING_SECONDS,
         Failure,
-        Kind,
+        FailureKind,
         code_of,
         failure,
         keeper_handler,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from anchorlib.wire.holding import (
         OTHER_RECORDS,
         HeldRows,
-        StoredStretch,
+        StoredRange,
         held_frame,
         unconfirmed_ranges,
     )
@@ -88,11 +88,11 @@ if TYPE_CHECKING:
     from anchorlib.wire.messages import (
         Buffer,
         Decoder,
-        Encoded,
+        EncodedFrame,
         Encoder,
-        Framed,
         FrameError,
         GarbledError,
+        ParsedFrame,
         TableSizes,
         check_of,
         check_seal,
@@ -180,20 +180,19 @@ __all__ = [
     "Confirmed",
     "Credentials",
     "Decoder",
-    "Encoded",
+    "EncodedFrame",
     "Encoder",
     "Failing",
     "Failure",
+    "FailureKind",
     "Flushed",
     "FrameError",
-    "Framed",
     "GarbledError",
     "GetReply",
     "GetRequest",
     "HeldRows",
     "Hello",
     "KeeperClient",
-    "Kind",
     "Lineage",
     "ListReply",
     "ListRequest",
@@ -201,6 +200,7 @@ __all__ = [
     "MeasureRequest",
     "MemoryFrames",
     "Outbox",
+    "ParsedFrame",
     "Part",
     "PushReply",
     "PushRequest",
@@ -214,7 +214,7 @@ __all__ = [
     "Route",
     "StatusReply",
     "StatusRequest",
-    "StoredStretch",
+    "StoredRange",
     "TableSizes",
     "Writing",
     "ask_health",
@@ -261,20 +261,20 @@ _MODULES = {
     "address": "Address DEFAULT_PORT is_address is_loopback parse_address parse_addresses",
     "clients": "KeeperClient PushStream ReaderClient ask_health host_of writer_name",
     "connection": (
-        "Failure KEEPALIVE_SECONDS KIND_KEY Kind PING_SECONDS code_of failure keeper_handler "
-        "kind_of open_channel push_handler reader_handler"
+        "Failure FailureKind KEEPALIVE_SECONDS KIND_KEY PING_SECONDS code_of failure "
+        "keeper_handler kind_of open_channel push_handler reader_handler"
     ),
     "credentials": "Credentials check_credentials",
     "frame_queue": "MemoryFrames",
-    "holding": "HeldRows StoredStretch OTHER_RECORDS unconfirmed_ranges held_frame",
+    "holding": "HeldRows StoredRange OTHER_RECORDS unconfirmed_ranges held_frame",
     "limits": (
         "AHEAD_BYTES AHEAD_SHARE CONFIRMED_RECORDS DEFINED_BYTES FRAME_BYTES HANDSHAKE_SECONDS "
         "HEADER_BYTES HELLO_SECONDS IDLE_SECONDS LISTED_BYTES MESSAGE_BYTES PROTOCOL READ_BYTES "
         "RECORD_BYTES REST_SECONDS STALL_SECONDS STREAMS UNFINISHED_SHARE"
     ),
     "messages": (
-        "Buffer GarbledError Decoder Encoded Encoder FrameError Framed TableSizes check_of "
-        "check_seal first_of frame_weights kept_definition kept_frame parse_request read_gaps "
+        "Buffer GarbledError Decoder EncodedFrame Encoder FrameError ParsedFrame TableSizes "
+        "check_of check_seal first_of frame_weights kept_definition kept_frame parse_request read_gaps "
         "read_header read_lineage read_operations renumbered sealed table_sizes"
     ),
     "outbox": "Outbox close_request gap_requests",

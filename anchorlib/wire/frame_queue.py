@@ -12,7 +12,7 @@ from typing import Protocol
 
 from anchorlib.record import Gap
 from anchorlib.wire.holding import HeldRows, held_frame
-from anchorlib.wire.messages import Encoded
+from anchorlib.wire.messages import EncodedFrame
 
 __all__ = ["Frames", "MemoryFrames"]
 
@@ -32,7 +32,7 @@ class Frames(Protocol):
     def damage(self) -> Sequence[Gap]:
         """Gaps of the records that were lost while their frames waited; empty if none were."""
 
-    def append(self, frame: Encoded) -> None:
+    def append(self, frame: EncodedFrame) -> None:
         """Add the next frame (message with records), in the order of its records."""
 
     def rewind(self) -> None:
@@ -45,7 +45,7 @@ class Frames(Protocol):
         frame with a later fragment of a large record has no rows, and is left out.
         """
 
-    def first(self) -> Encoded | None:
+    def first(self) -> EncodedFrame | None:
         """Return the first message with records that was not sent; None if all were sent."""
 
     def advance(self) -> None:
@@ -77,10 +77,10 @@ class MemoryFrames:
         self._definitions = definitions
         self.nbytes = 0
         self.end = end
-        self._unsent: deque[Encoded] = deque()
-        self._sent: deque[Encoded] = deque()
+        self._unsent: deque[EncodedFrame] = deque()
+        self._sent: deque[EncodedFrame] = deque()
 
-    def append(self, frame: Encoded) -> None:
+    def append(self, frame: EncodedFrame) -> None:
         """Add a copy of the next frame (message with records), in the order of its records."""
         self._unsent.append(frame.joined())
         self.nbytes += frame.nbytes
@@ -104,7 +104,7 @@ class MemoryFrames:
                 if held is not None:
                     yield held
 
-    def first(self) -> Encoded | None:
+    def first(self) -> EncodedFrame | None:
         """Return the first message with records that was not sent; None if all were sent."""
         return self._unsent[0] if self._unsent else None
 

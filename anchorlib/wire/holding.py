@@ -26,9 +26,9 @@ from anchorlib.wire.v1.collector_pb2 import Columns, Confirm, Confirmed, PushReq
 
 __all__ = [
     "OTHER_RECORDS",
+    "ConfirmRequests",
     "HeldRows",
-    "Questions",
-    "StoredStretch",
+    "StoredRange",
     "UnconfirmedRange",
     "held_frame",
     "unconfirmed_ranges",
@@ -56,7 +56,7 @@ class HeldRows(NamedTuple):
     definitions: Sequence[bytes]
 
 
-class StoredStretch(NamedTuple):
+class StoredRange(NamedTuple):
     """Records `first` … `end` - 1 of a writer, which the store has in attempt number `attempt`.
 
     An attempt is one recording of a rank; its first record is the writer's record `first`.
@@ -100,7 +100,7 @@ def held_frame(message: bytes, definitions: Sequence[bytes]) -> HeldRows | None:
 
 
 def unconfirmed_ranges(
-    held: Iterable[HeldRows], links: Sequence[StoredStretch]
+    held: Iterable[HeldRows], links: Sequence[StoredRange]
 ) -> Iterator[UnconfirmedRange]:
     """Yield the ranges of records in the `held` frames (messages) that the store has too.
 
@@ -122,7 +122,7 @@ def unconfirmed_ranges(
                 )
 
 
-class Questions:
+class ConfirmRequests:
     """Asks a collector to confirm, one after the other, that its records equal the writer's.
 
     ranges: the records to ask about. The iterator is advanced only as questions are sent, because

@@ -19,10 +19,10 @@ from anchorlib.block import RowBlock
 from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap
 from anchorlib.wire.frame_queue import Frames, MemoryFrames
-from anchorlib.wire.holding import Questions, StoredStretch, unconfirmed_ranges
+from anchorlib.wire.holding import ConfirmRequests, StoredRange, unconfirmed_ranges
 from anchorlib.wire.limits import WINDOW
 from anchorlib.wire.messages import (
-    Encoded,
+    EncodedFrame,
     Encoder,
     FrameError,
     GarbledError,
@@ -80,7 +80,7 @@ class Outbox:
         definitions: Sequence[bytes] | None = None,
         lineage: list[bytes] | None = None,
         may_lag: bool = False,
-        earlier: Sequence[StoredStretch] = (),
+        earlier: Sequence[StoredRange] = (),
         attempt: int | None = None,
     ) -> None:
         self._encoder = encoder or Encoder()
@@ -106,14 +106,14 @@ class Outbox:
 
     # -- called by the sink, which has records to send
 
-    def encode(self, block: RowBlock) -> Iterator[Encoded]:
+    def encode(self, block: RowBlock) -> Iterator[EncodedFrame]:
         """Yield the frames that a block of records becomes; the caller has to `append` each.
 
         This needs no lock, but must always be called by the same thread.
         """
         return self._encoder.encode(block)
 
-    def append(self, frame: Encoded) -> None:
+    def append(self, frame: EncodedFrame) -> None:
         """Queue the next frame to be sent."""
         self._frames.append(frame)
 
@@ -186,7 +186,7 @@ class Outbox:
         """
         self.resumed = False
         self._resume_at: int | None = None
-        self._questions = Questions(iter(()))
+        self._questions = ConfirmRequests(iter(()))
         self._frames.rewind()
         self._frames_sent = self._frames_told = 0
         self._asks_backlog = False
@@ -281,7 +281,7 @@ class Outbox:
         """
         self._frames.tidy()
 
-    def _next_frame(self, frame: Encoded) -> bytes | None:
+    def _next_frame(self, frame: EncodedFrame) -> bytes | None:
         if self._frames_sent - self._frames_told >= self._window:
             return None
         if self._defined < frame.definitions:
@@ -298,7 +298,7 @@ class Outbox:
         keys = list(self._untold)[:_GAPS_A_MESSAGE]
         return next(gap_requests([self._untold.pop(key) for key in keys]))
 
-    def _flush_due(self, first: Encoded | None) -> int | None:
+    def _flush_due(self, first: EncodedFrame | None) -> int | None:
         """Return the number of the next flush, if all records before it were sent; else None.
 
         first: the first frame that was not sent; None if all were sent.
@@ -322,9 +322,9 @@ class Outbox:
                 f"the collector resumes attempt {resume.attempt}, where attempt {self._attempt} "
                 "was to be resumed: another attempt began, or its store was changed; try once more"
             )
-        links = (*self._earlier, StoredStretch(resume.attempt, resume.first, resume.committed))
+        links = (*self._earlier, StoredRange(resume.attempt, resume.first, resume.committed))
         start = min([self.committed, *(link.first for link in self._earlier)])
-        self._questions = Questions(unconfirmed_ranges(self._frames.held(start), links))
+        self._questions = ConfirmRequests(unconfirmed_ranges(self._frames.held(start), links))
         self._resume_at = resume.committed
         self._asks_backlog = resume.asks_backlog
         self._go_on()

@@ -52,15 +52,15 @@ from anchor_server.descriptor_limit import allow_files
 from anchor_server.logs import log_to_stderr
 from anchor_server.metrics import MetricsPort
 from anchor_server.new_tokens import issue_token
-from anchor_server.startable import Intended, problems
+from anchor_server.startable import CollectorSettings, problems
 from anchor_server.tls import ServerTLS
 
 __all__ = [
     "Archiver",
     "Archiving",
     "Collector",
+    "CollectorSettings",
     "Identity",
-    "Intended",
     "MetricsPort",
     "ServerTLS",
     "allow_files",

@@ -15,7 +15,7 @@ from anchor_server.refusals import Refusal
 from anchor_server.tokens import Grant, Right
 from anchorlib.errors import StoreError
 from anchorlib.store import note_of, run_author, run_directory
-from anchorlib.wire import Kind
+from anchorlib.wire import FailureKind
 
 __all__ = ["check_author", "check_runs", "linked_run"]
 
@@ -38,7 +38,7 @@ def check_author(store: Path, grant: Grant, run: str, *, anew: bool) -> None:
     other = linked_run(store, run)
     if other is not None and not grant.may(Right.WRITE, other):
         raise Refusal(
-            Kind.FORBIDDEN,
+            FailureKind.FORBIDDEN,
             f"run '{run}' is a link to a run that token '{grant.name}' has no right to write; who "
             "runs the collector can give it one",
         )
@@ -48,7 +48,7 @@ def check_author(store: Path, grant: Grant, run: str, *, anew: bool) -> None:
     author = run_author(run_directory(store, run))
     if author is None and anew and note_of(store, run) is not None:
         raise Refusal(
-            Kind.FORBIDDEN,
+            FailureKind.FORBIDDEN,
             f"run '{run}' is archived, and token '{grant.name}' has no right to replace: take "
             "another run name, or ask who runs the collector for that right",
         )
@@ -56,7 +56,7 @@ def check_author(store: Path, grant: Grant, run: str, *, anew: bool) -> None:
         return
     whose = "was made by another token" if author else "was made by no token"
     raise Refusal(
-        Kind.FORBIDDEN,
+        FailureKind.FORBIDDEN,
         f"run '{run}' {whose}, and token '{grant.name}' has no right to replace: take another run "
         "name, or ask who runs the collector for that right",
     )
@@ -113,7 +113,7 @@ def _made(run: Path, name: str) -> bool:
 
 def _too_many(who: str, most: int) -> Refusal:
     return Refusal(
-        Kind.RUNS,
+        FailureKind.RUNS,
         f"{who} {most} runs, which is the limit (max_runs): another run begins when one of them "
         "is removed (anchor rm)",
     )

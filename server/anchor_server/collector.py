@@ -24,7 +24,7 @@ from anchor_server.address_and_store import checked_host, end_removals, take_sto
 from anchor_server.archiving import Archiver, Archiving
 from anchor_server.gate import Gate
 from anchor_server.grpc_server import bind_port, make_server
-from anchor_server.handshakes import Calls, Handshakes
+from anchor_server.handshakes import CallStartInterceptor, Handshakes
 from anchor_server.health import WATCHERS, HealthService
 from anchor_server.keeper_service import KeeperService
 from anchor_server.limits import Limits
@@ -33,7 +33,7 @@ from anchor_server.push_service import PushService, StreamLimits
 from anchor_server.rank_holders import RankHolders
 from anchor_server.reader_service import ReaderService
 from anchor_server.refusal_counts import RefusalCounts
-from anchor_server.tally import ArchiveTally, Tally
+from anchor_server.tally import ArchiveTally, CollectorCounters
 from anchor_server.tls import Certificates, ServerTLS
 from anchor_server.tokens import Access
 from anchor_server.turned_away import TurnedAway
@@ -116,7 +116,7 @@ class Collector:
             limits=Limits(runs=max_runs, run_bytes=max_run_bytes, run_files=max_run_files),
             patience=_PATIENCE,
         )
-        self.tally = Tally()
+        self.tally = CollectorCounters()
         self._archiver = _archiver(self.store, archiving, self.tally)
         door = TurnedAway(self.tally)
         self._handshakes = Handshakes(door.refuse_handshake)
@@ -274,7 +274,9 @@ class Collector:
         self.stop()
 
     def _make_server(self, max_streams: int) -> grpc.Server:
-        watched = [] if self._certificates is None else [Calls(self._handshakes.called)]
+        watched = (
+            [] if self._certificates is None else [CallStartInterceptor(self._handshakes.called)]
+        )
         handlers = [
             push_handler(self._push.push),
             KeeperService(self.store, self.tally, self._refusal_counts, self._gate).handler,
@@ -297,7 +299,9 @@ def serve(store: Path | str, bind: str = "127.0.0.1:0", **settings: Any) -> Iter
         yield collector
 
 
-def _archiver(store: Path, archiving: Archiving | None, tally: Tally) -> Archiver | None:
+def _archiver(
+    store: Path, archiving: Archiving | None, tally: CollectorCounters
+) -> Archiver | None:
     if archiving is None:
         return None
     tally.archive = ArchiveTally(archiving.shelf.place)

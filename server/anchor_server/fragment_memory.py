@@ -9,7 +9,7 @@ import threading
 
 from anchor_server.refusals import Refusal
 from anchorlib.store import memory_here
-from anchorlib.wire import UNFINISHED_SHARE, Kind
+from anchorlib.wire import UNFINISHED_SHARE, FailureKind
 
 __all__ = ["FragmentMemory"]
 
@@ -41,7 +41,7 @@ class FragmentMemory:
         with self._lock:
             if self._used and self._used + nbytes > self._limit:
                 raise Refusal(
-                    Kind.MEMORY,
+                    FailureKind.MEMORY,
                     f"unfinished records of other streams hold {self._used} bytes of this "
                     f"collector's memory: there is no room for {nbytes} more just now",
                 )

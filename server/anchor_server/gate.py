@@ -21,7 +21,7 @@ from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.refusals import Refusal, abort
 from anchor_server.tokens import Access, Grant, Right
 from anchor_server.turned_away import TurnedAway
-from anchorlib.wire import Kind
+from anchorlib.wire import FailureKind
 
 __all__ = ["CALLS", "Gate", "Open"]
 
@@ -97,7 +97,7 @@ class Gate(grpc.ServerInterceptor):
         """Returns the rights that a call's caller has now; raises a Refusal for unknown callers."""
         grant = self.access.of_shown(_token(context), _certificate(context))
         if grant is None:
-            raise Refusal(Kind.TOKEN, "the token is missing or wrong")
+            raise Refusal(FailureKind.TOKEN, "the token is missing or wrong")
         return grant
 
     def name(self, context: grpc.ServicerContext) -> str:
@@ -116,7 +116,7 @@ class Gate(grpc.ServerInterceptor):
             what = f"run '{run}'" if run is not None else "what belongs to no run"
             raise _lacking(grant, right, what)
         if self.read_only and right is not Right.READ:
-            raise Refusal(Kind.READ_ONLY, _READ_ONLY)
+            raise Refusal(FailureKind.READ_ONLY, _READ_ONLY)
         return grant
 
     def _admit(self, method: str, context: grpc.ServicerContext) -> None:
@@ -125,7 +125,9 @@ class Gate(grpc.ServerInterceptor):
             return
         grant = self._known(context)
         if need is None:
-            self._refuse(context, grant, Refusal(Kind.FORBIDDEN, f"nobody has a right to {method}"))
+            self._refuse(
+                context, grant, Refusal(FailureKind.FORBIDDEN, f"nobody has a right to {method}")
+            )
         if isinstance(need, Right) and need not in grant.rights:
             self._refuse(context, grant, _lacking(grant, need, "any run"))
         if need is Right.READ:
@@ -149,7 +151,7 @@ class Gate(grpc.ServerInterceptor):
 
 def _lacking(grant: Grant, right: Right, what: str) -> Refusal:
     return Refusal(
-        Kind.FORBIDDEN,
+        FailureKind.FORBIDDEN,
         f"token '{grant.name}' has no right to {right} {what}; who runs the collector can give "
         "it one",
     )

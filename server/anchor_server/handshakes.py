@@ -26,7 +26,7 @@ import grpc
 from anchor_server.handlers import behind
 from anchorlib.wire import HANDSHAKE_SECONDS
 
-__all__ = ["Calls", "Handshakes"]
+__all__ = ["CallStartInterceptor", "Handshakes"]
 
 _FILES: Final = Path("/dev/fd")
 _LOOK_SECONDS: Final = 0.25
@@ -128,7 +128,7 @@ class Handshakes:
                 del self._connections[inode]
 
 
-class Calls(grpc.ServerInterceptor):
+class CallStartInterceptor(grpc.ServerInterceptor):
     """A gRPC interceptor that calls `on_call` with the client's address before each call."""
 
     def __init__(self, on_call: Callable[[str], None]) -> None:

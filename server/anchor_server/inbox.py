@@ -14,7 +14,7 @@ from typing import NamedTuple
 import grpc
 
 from anchor_server.refusals import Refusal
-from anchorlib.wire import AHEAD_BYTES, Kind
+from anchorlib.wire import AHEAD_BYTES, FailureKind
 
 __all__ = ["Inbox", "Patience"]
 
@@ -25,13 +25,13 @@ class Patience(NamedTuple):
     """How many seconds a client may send nothing, and the kind of the refusal after that."""
 
     seconds: float
-    kind: Kind
+    kind: FailureKind
 
     @property
     def refusal(self) -> Refusal:
         """The refusal that ends a stream after its client has sent nothing for `seconds`."""
         said = f"the stream said nothing for {self.seconds:g} s"
-        if self.kind is Kind.IDLE:
+        if self.kind is FailureKind.IDLE:
             return Refusal(self.kind, f"{said}: connect again when there is something to send")
         return Refusal(self.kind, f"{said} in the middle of a record")
 
@@ -67,7 +67,7 @@ class Inbox:
 
         Raises a Refusal where no request comes within `timeout` seconds, or `end` was called.
         """
-        batch = self._take(Patience(timeout, Kind.STALLED), 1)
+        batch = self._take(Patience(timeout, FailureKind.STALLED), 1)
         return batch[0] if batch else None
 
     def batches(self, patience: Callable[[], Patience]) -> Iterator[list[bytes]]:

@@ -20,7 +20,7 @@ from anchor_server.gate import Gate
 from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.refusals import Refusal
 from anchor_server.roster import StreamState
-from anchor_server.tally import ArchiveTally, Tally
+from anchor_server.tally import ArchiveTally, CollectorCounters
 from anchor_server.tokens import Grant, Right
 from anchorlib.errors import OptionError, RunNotFoundError, StoreError
 from anchorlib.names import check_run_name, check_stored_run_name
@@ -38,9 +38,9 @@ from anchorlib.store import (
 from anchorlib.wire import (
     ArchivingTold,
     Failing,
+    FailureKind,
     FrameError,
     GarbledError,
-    Kind,
     MeasureReply,
     MeasureRequest,
     RemoveReply,
@@ -62,7 +62,7 @@ _log = logging.getLogger("anchor_server")
 
 
 @dataclass(frozen=True, slots=True)
-class QuestionCall:
+class KeeperCall:
     """A call of the Keeper service that is being answered.
 
     context: gRPC's object for the call; the caller's rights are found by it.
@@ -73,7 +73,7 @@ class QuestionCall:
     caller: Caller
 
 
-Answer: TypeAlias = Callable[[bytes, QuestionCall], Message]
+Answer: TypeAlias = Callable[[bytes, KeeperCall], Message]
 
 
 class KeeperService:
@@ -85,7 +85,7 @@ class KeeperService:
     """
 
     def __init__(
-        self, store: Path, tally: Tally, refusal_counts: RefusalCounts, gate: Gate
+        self, store: Path, tally: CollectorCounters, refusal_counts: RefusalCounts, gate: Gate
     ) -> None:
         self._gate = gate
         self._store = store
@@ -108,9 +108,11 @@ class KeeperService:
             caller = Caller(context.peer(), identity=self._gate.name(context))
             try:
                 self._check(message)
-                return sealed(call(message, QuestionCall(context, caller)), check_of(message))
+                return sealed(call(message, KeeperCall(context, caller)), check_of(message))
             except RunNotFoundError as error:
-                self._refusal_counts.refuse(context, Refusal(Kind.MISSING, str(error)), caller)
+                self._refusal_counts.refuse(
+                    context, Refusal(FailureKind.MISSING, str(error)), caller
+                )
             except DecodeError:
                 fault = FrameError("bytes that are no question to a keeper arrived")
                 self._refusal_counts.refuse(context, fault, caller)
@@ -126,7 +128,7 @@ class KeeperService:
             self._tally.damage()
             raise
 
-    def _status(self, message: bytes, asked: QuestionCall) -> StatusReply:
+    def _status(self, message: bytes, asked: KeeperCall) -> StatusReply:
         """Answers Status: which ranks are being written, and how archiving goes.
 
         The answer names only runs that the caller may read.
@@ -139,7 +141,7 @@ class KeeperService:
             archive=_archiving(self._store, self._tally.archive, grant),
         )
 
-    def _measure(self, message: bytes, asked: QuestionCall) -> MeasureReply:
+    def _measure(self, message: bytes, asked: KeeperCall) -> MeasureReply:
         asked_for = MeasureRequest.FromString(message).run
         run = self._named(asked_for, asked, Right.READ, may_be_alone=True)
         stays = self._stays(run, asked)
@@ -152,7 +154,7 @@ class KeeperService:
             raise RunNotFoundError(f"there is no run '{run}'")
         return MeasureReply(alone=True, stays=stays)
 
-    def _stays(self, run: str, asked: QuestionCall) -> str:
+    def _stays(self, run: str, asked: KeeperCall) -> str:
         """Returns why the caller may not remove or rename a run; "" where he may."""
         try:
             self._gate.check(asked.context, Right.DELETE, run)
@@ -160,7 +162,7 @@ class KeeperService:
             return refusal.text
         return ""
 
-    def _remove(self, message: bytes, asked: QuestionCall) -> RemoveReply:
+    def _remove(self, message: bytes, asked: KeeperCall) -> RemoveReply:
         request = RemoveRequest.FromString(message)
         after = request.unless_after_ns if request.HasField("unless_after_ns") else None
         run = self._named(request.run, asked, Right.DELETE, may_be_alone=True)
@@ -176,7 +178,7 @@ class KeeperService:
         _log.info("run removed, %d bytes", freed, extra=asked.caller.log_fields)
         return RemoveReply(bytes=freed)
 
-    def _rename(self, message: bytes, asked: QuestionCall) -> RenameReply:
+    def _rename(self, message: bytes, asked: KeeperCall) -> RenameReply:
         """Answers Rename: renames a run, where the caller has the right to delete both names.
 
         The right to the new name is checked too, because a caller could otherwise move a run among
@@ -190,7 +192,7 @@ class KeeperService:
         return RenameReply()
 
     def _named(
-        self, run: str, asked: QuestionCall, right: Right, *, may_be_alone: bool = False
+        self, run: str, asked: KeeperCall, right: Right, *, may_be_alone: bool = False
     ) -> str:
         """Checks that a run exists and that the caller has `right` to it; returns the run's name.
 

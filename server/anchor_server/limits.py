@@ -17,7 +17,7 @@ from typing import Any, Final
 from anchor_server.refusals import Refusal
 from anchorlib.errors import OptionError
 from anchorlib.spool import parse_bytes
-from anchorlib.wire import Kind
+from anchorlib.wire import FailureKind
 
 __all__ = ["LIMIT_KEYS", "NO_LIMITS", "Limits", "Meter", "SharedRate", "read_limits"]
 
@@ -177,7 +177,7 @@ def _refusal(ask: Callable[[str, int], None], whose: str, rate: int) -> Refusal 
 
 def _too_fast(whose: str, rate: int) -> Refusal:
     return Refusal(
-        Kind.RATE,
+        FailureKind.RATE,
         f"{whose} send more than {rate} bytes a second, which is their limit (max_rate): they go "
         "on a little later",
     )

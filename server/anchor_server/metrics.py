@@ -1,4 +1,4 @@
-"""Prometheus metrics: the collector's counters (`Tally`), served at `/metrics` on a second port.
+"""Prometheus metrics: the collector's `CollectorCounters`, served at `/metrics` on a second port.
 
 No label holds a tensor's name: a run may have any number of tensors, and each label value costs
 Prometheus memory.
@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchor_server.tally import SECONDS, ArchiveTally, Tally
+from anchor_server.tally import SECONDS, ArchiveTally, CollectorCounters
 from anchorlib.errors import MissingExtraError, OptionError
 from anchorlib.wire import is_loopback, parse_address
 
@@ -32,7 +32,9 @@ class MetricsPort:
     without `insecure`; MissingExtraError without the package prometheus-client.
     """
 
-    def __init__(self, bind: str, tally: Tally, store: Path, *, insecure: bool = False) -> None:
+    def __init__(
+        self, bind: str, tally: CollectorCounters, store: Path, *, insecure: bool = False
+    ) -> None:
         try:
             import prometheus_client
         except ImportError:
@@ -59,7 +61,7 @@ class MetricsPort:
 class _Families:
     """A Prometheus collector: turns the counters into metric families, anew at each request."""
 
-    def __init__(self, tally: Tally, store: Path) -> None:
+    def __init__(self, tally: CollectorCounters, store: Path) -> None:
         self._tally = tally
         self._store = store
 
@@ -125,7 +127,7 @@ def _gauge(name: str, text: str, values: Mapping[Any, float], labels: tuple[str,
     return family
 
 
-def _commits(tally: Tally) -> Metric:
+def _commits(tally: CollectorCounters) -> Metric:
     from prometheus_client.core import HistogramMetricFamily
 
     family = HistogramMetricFamily("anchor_commit_seconds", "seconds that a commit took")

@@ -25,7 +25,7 @@ from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.refusals import Refusal, refusal_of
 from anchor_server.stalled_clients import AnswerWatch
 from anchor_server.stream import RankStream
-from anchor_server.tally import Tally
+from anchor_server.tally import CollectorCounters
 from anchor_server.tokens import Grant, Right
 from anchorlib.errors import AnchorError
 from anchorlib.names import check_run_name
@@ -39,11 +39,11 @@ from anchorlib.wire import (
     HELLO_SECONDS,
     Ack,
     Decoder,
-    Framed,
+    FailureKind,
     FrameError,
     GarbledError,
     Hello,
-    Kind,
+    ParsedFrame,
     PushReply,
     PushRequest,
     Resume,
@@ -99,7 +99,7 @@ class PushService:
         self,
         ranks: RankHolders,
         gate: Gate,
-        tally: Tally,
+        tally: CollectorCounters,
         refusal_counts: RefusalCounts,
         limits: StreamLimits,
         *,
@@ -139,14 +139,14 @@ class PushService:
         except Exception as error:  # noqa: BLE001  # a bad client must not harm the others
             self._refusal_counts.refuse(context, error, caller)
         finally:
-            inbox.end(Refusal(Kind.REPLACED, "the stream is over"))
+            inbox.end(Refusal(FailureKind.REPLACED, "the stream is over"))
 
     def stop(self) -> None:
         """Refuses new Push calls, and ends each open call once its arrived requests are written."""
         with self._changed:
             self._stopping = True
             for inbox in self._clients:
-                inbox.end(Refusal(Kind.STOPPING, _STOPPING))
+                inbox.end(Refusal(FailureKind.STOPPING, _STOPPING))
 
     def look_again(self) -> None:
         """Ends the streams (Push calls) of clients that have lost their right to write.
@@ -189,15 +189,15 @@ class PushService:
         name = client.caller.identity
         with self._changed:
             if self._stopping:
-                raise Refusal(Kind.STOPPING, _STOPPING)
+                raise Refusal(FailureKind.STOPPING, _STOPPING)
             if most is not None and self._open_of(name) >= most:
                 raise Refusal(
-                    Kind.STREAMS,
+                    FailureKind.STREAMS,
                     f"token '{name}' has {most} streams open, which is its limit (max_streams)",
                 )
             if len(self._clients) >= self._limits.streams:
                 raise Refusal(
-                    Kind.STREAMS,
+                    FailureKind.STREAMS,
                     f"{self._limits.streams} streams are open, which is all this collector takes",
                 )
             inbox = Inbox(requests, on_over=self._over, ahead=self._ahead)
@@ -286,7 +286,7 @@ def _all_of(grant: Grant) -> str:
 def _hello(message: bytes) -> Hello:
     _check_version(message)
     request = parse_request(message)
-    if isinstance(request, Framed) or request.WhichOneof("message") != "hello":
+    if isinstance(request, ParsedFrame) or request.WhichOneof("message") != "hello":
         raise FrameError("a stream begins with Hello")
     return request.hello
 
@@ -303,7 +303,7 @@ def _check_version(message: bytes) -> None:
         return
     why = why_not_taken(request.hello.protocol)
     if request.HasField("hello") and why and (_fits(message) or not request.check):
-        raise Refusal(Kind.PROTOCOL, why)
+        raise Refusal(FailureKind.PROTOCOL, why)
 
 
 def _fits(message: bytes) -> bool:

@@ -24,10 +24,10 @@ from anchor_server.tokens import Grant
 from anchorlib.claims import SECRET_BYTES, claim_of
 from anchorlib.errors import AnchorError, OptionError, RunBusyError
 from anchorlib.names import check_run_name, escape
-from anchorlib.store import Part, RunRoom, Writer, run_directory
-from anchorlib.wire import HEADER_BYTES, Hello, Kind
+from anchorlib.store import Part, RunQuota, Writer, run_directory
+from anchorlib.wire import HEADER_BYTES, FailureKind, Hello
 
-__all__ = ["HeldRank", "RankHolders"]
+__all__ = ["RankHolders", "RankLease"]
 
 _log = logging.getLogger("anchor_server")
 
@@ -49,7 +49,7 @@ class _Claim:
     end: Callable[[Refusal], None]
 
 
-class HeldRank:
+class RankLease:
     """A rank that one stream (Push call) holds.
 
     writer: the store's writer for the rank. closed: whether the stream has closed the rank.
@@ -108,7 +108,7 @@ class RankHolders:
         self._fsync = fsync
         self._max_bytes = max_bytes
         self._limits = limits
-        self._rooms: dict[str, RunRoom] = {}
+        self._rooms: dict[str, RunQuota] = {}
         self._patience = patience
         self._changed = threading.Condition()
         self._creation = RunCreation(store)
@@ -118,7 +118,7 @@ class RankHolders:
     @contextmanager
     def hold(
         self, hello: Hello, caller: Caller, grant: Grant, end: Callable[[Refusal], None]
-    ) -> Iterator[HeldRank]:
+    ) -> Iterator[RankLease]:
         """A context in which a stream holds the rank that its Hello names.
 
         grant: the rights of the caller.
@@ -135,7 +135,7 @@ class RankHolders:
         self.check_author(grant, hello)
         self._take(key, _Claim(hello.writer_id, f"{owner} ({caller.peer})", end))
         try:
-            held = HeldRank(self._admit(hello, header, grant))
+            held = RankLease(self._admit(hello, header, grant))
             said = {**caller.log_fields, "writer": claim_of(hello.writer_id).hex()[:32]}
             self._log_begin(held.writer, said)
             try:
@@ -192,7 +192,7 @@ class RankHolders:
         with self._changed:
             held = self._claims.get(key)
             if held is not None and compare_digest(held.writer_id, claim.writer_id):
-                held.end(Refusal(Kind.REPLACED, "another stream of this writer took over"))
+                held.end(Refusal(FailureKind.REPLACED, "another stream of this writer took over"))
             # Waits for a stream of another writer too: that writer may have been killed a moment
             # ago, and its stream is about to end.
             if not self._changed.wait_for(lambda: key not in self._claims, self._patience):
@@ -236,7 +236,7 @@ class RankHolders:
             room.measure()
         return writer
 
-    def _room_of(self, run: str, limits: Limits) -> RunRoom | None:
+    def _room_of(self, run: str, limits: Limits) -> RunQuota | None:
         """Returns the disk budget that all open ranks of a run share; None for a run without limit.
 
         limits: those of the writing token; the stricter of them and the collector's applies.
@@ -247,7 +247,7 @@ class RankHolders:
             return None
         with self._changed:
             known = self._rooms.get(run)
-            room = self._rooms[run] = known or RunRoom(run_directory(self._store, run))
+            room = self._rooms[run] = known or RunQuota(run_directory(self._store, run))
         room.bound(nbytes, files)
         if known is None:
             room.measure()

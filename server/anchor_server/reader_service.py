@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from anchor_server.gate import Gate
 from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.refusals import Refusal, abort
-from anchor_server.tally import Tally
+from anchor_server.tally import CollectorCounters
 from anchor_server.tokens import Grant, Right
 from anchorlib.errors import InvalidNameError, StoreError
 from anchorlib.names import escape
@@ -23,11 +23,11 @@ from anchorlib.store import ArchivedRuns, names_beneath, open_beneath
 from anchorlib.wire import (
     LISTED_BYTES,
     READ_BYTES,
+    FailureKind,
     FrameError,
     GarbledError,
     GetReply,
     GetRequest,
-    Kind,
     ListReply,
     ListRequest,
     check_of,
@@ -53,7 +53,7 @@ class ReaderService:
     """
 
     def __init__(
-        self, store: Path, tally: Tally, refusal_counts: RefusalCounts, gate: Gate
+        self, store: Path, tally: CollectorCounters, refusal_counts: RefusalCounts, gate: Gate
     ) -> None:
         self._gate = gate
         self._root = store.resolve()
@@ -88,7 +88,7 @@ class ReaderService:
             self._refuse(context, error, message)
 
     def _refuse(self, context: grpc.ServicerContext, error: Exception, message: bytes) -> NoReturn:
-        if isinstance(error, Refusal) and error.kind is Kind.MISSING:
+        if isinstance(error, Refusal) and error.kind is FailureKind.MISSING:
             abort(context, error)  # readers ask for files that need not exist: no fault
         run = _run_asked_for(message)
         caller = Caller(context.peer(), run, identity=self._gate.name(context))
@@ -200,12 +200,12 @@ def _words(key: str) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        raise Refusal(Kind.STORE, str(error)) from None
+        raise Refusal(FailureKind.STORE, str(error)) from None
     except OSError as error:
         if error.errno not in _OF_THE_FILE:
             raise
         text = f"cannot read '{escape(key[:200])}': {error.strerror}"
-        raise Refusal(Kind.STORE, text) from None
+        raise Refusal(FailureKind.STORE, text) from None
 
 
 def _run_of(folder: str) -> str | None:
@@ -224,4 +224,4 @@ def _run_asked_for(message: bytes) -> str:
 
 def _missing(key: str) -> Refusal:
     text = f"there is no '{escape(key[:200])}' in the store"
-    return Refusal(Kind.MISSING, text)
+    return Refusal(FailureKind.MISSING, text)

@@ -13,8 +13,8 @@ from urllib.parse import unquote
 import grpc
 
 from anchor_server.refusals import Refusal, abort, refusal_of
-from anchor_server.tally import Tally
-from anchorlib.wire import Kind, code_of
+from anchor_server.tally import CollectorCounters
+from anchorlib.wire import FailureKind, code_of
 
 __all__ = ["Caller", "RefusalCounts"]
 
@@ -25,7 +25,7 @@ _QUIET_SECONDS: Final = 60.0  # between two warnings of one kind, where records 
 _LINES: Final = 60  # warnings in as many seconds: a client may invent any number of run names
 
 # Streams that end for these reasons are no trouble: nobody has to do anything.
-_ORDINARY: Final = frozenset({Kind.STOPPING, Kind.REPLACED, Kind.IDLE})
+_ORDINARY: Final = frozenset({FailureKind.STOPPING, FailureKind.REPLACED, FailureKind.IDLE})
 
 
 @dataclass(slots=True)
@@ -68,10 +68,10 @@ class Caller:
 class RefusalCounts:
     """Counts and logs the refusals of all calls; thread-safe."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: CollectorCounters) -> None:
         self._tally = tally
         self._lock = threading.Lock()
-        self._said: OrderedDict[tuple[str, str], dict[Kind, float]] = OrderedDict()
+        self._said: OrderedDict[tuple[str, str], dict[FailureKind, float]] = OrderedDict()
         self._lines: deque[float] = deque(maxlen=_LINES)
         self._unsaid = 0
 
@@ -116,7 +116,7 @@ class RefusalCounts:
             for kind in [one for one, at in kinds.items() if now - at > _QUIET_SECONDS]:
                 del kinds[kind]
 
-    def _first(self, kind: Kind, caller: Caller) -> tuple[bool, int]:
+    def _first(self, kind: FailureKind, caller: Caller) -> tuple[bool, int]:
         """Returns whether to log a refusal as a warning, and how many warnings were left out.
 
         Warnings are left out (logged as INFO) when there are more than 60 in one minute; the number
@@ -128,7 +128,7 @@ class RefusalCounts:
             self._said.move_to_end(caller.key)
             while len(self._said) > _CALLERS:
                 self._said.popitem(last=False)
-            if kind in kinds and kind is not Kind.FORBIDDEN:
+            if kind in kinds and kind is not FailureKind.FORBIDDEN:
                 return False, 0
             if len(self._lines) == _LINES and now - self._lines[0] < _LINES:
                 self._unsaid += 1

@@ -9,7 +9,7 @@ import grpc
 
 from anchorlib.errors import AnchorError, RunBusyError, RunExistsError, StoreError
 from anchorlib.store import RunFilesError
-from anchorlib.wire import KIND_KEY, GarbledError, Kind, code_of
+from anchorlib.wire import KIND_KEY, FailureKind, GarbledError, code_of
 
 __all__ = ["Refusal", "abort", "refusal_of"]
 
@@ -17,20 +17,20 @@ _TEXT = 500  # characters of the text: gRPC sends it in a header, whose size is 
 
 _log = logging.getLogger("anchor_server")
 
-_KINDS: Final[tuple[tuple[type[Exception], Kind], ...]] = (
-    (RunExistsError, Kind.EXISTS),
-    (RunBusyError, Kind.BUSY),
-    (GarbledError, Kind.DAMAGED),
-    (MemoryError, Kind.MEMORY),
-    (OSError, Kind.DISK),
-    (AnchorError, Kind.INVALID),
+_KINDS: Final[tuple[tuple[type[Exception], FailureKind], ...]] = (
+    (RunExistsError, FailureKind.EXISTS),
+    (RunBusyError, FailureKind.BUSY),
+    (GarbledError, FailureKind.DAMAGED),
+    (MemoryError, FailureKind.MEMORY),
+    (OSError, FailureKind.DISK),
+    (AnchorError, FailureKind.INVALID),
 )
 
 
 class Refusal(Exception):  # noqa: N818  # it is an answer, not a fault
     """An error that answers a gRPC call: the client gets its kind, and its text as one line."""
 
-    def __init__(self, kind: Kind, text: str) -> None:
+    def __init__(self, kind: FailureKind, text: str) -> None:
         super().__init__(kind, text)
         self.kind = kind
         self.text = " ".join(text[:_TEXT].split())
@@ -52,13 +52,13 @@ def refusal_of(error: Exception) -> Refusal:
     if isinstance(error, Refusal):
         return error
     if isinstance(error.__cause__, RunFilesError):
-        return Refusal(Kind.INODES, f"{error} (max_run_inodes)")
+        return Refusal(FailureKind.INODES, f"{error} (max_run_inodes)")
     if isinstance(error, StoreError) and not isinstance(error.__cause__, OSError):
         # A damaged store stays damaged, so the client gives up. An OSError as a full disk passes,
         # and the client tries again.
-        return Refusal(Kind.STORE, str(error))
+        return Refusal(FailureKind.STORE, str(error))
     for of, kind in _KINDS:
         if isinstance(error, of):
             return Refusal(kind, str(error) or of.__name__)
     _log.error("the collector failed", exc_info=error)
-    return Refusal(Kind.DEFECT, f"{type(error).__name__} in the collector: see its log")
+    return Refusal(FailureKind.DEFECT, f"{type(error).__name__} in the collector: see its log")

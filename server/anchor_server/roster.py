@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["PACE_SECONDS", "Roster", "Seat", "StreamState"]
+__all__ = ["PACE_SECONDS", "StreamEntry", "StreamRegistry", "StreamState"]
 
 PACE_SECONDS: Final = 60
 """The span in seconds over which records and bytes a second are averaged."""
@@ -83,7 +83,7 @@ class _Pace:
             self._sums.popleft()
 
 
-class Seat:
+class StreamEntry:
     """The entry of one stream (Push call) in the roster of open streams.
 
     The stream's thread changes it, any thread may read it.
@@ -126,21 +126,21 @@ class Seat:
         return StreamState(*where, *rates, lag, backlog, committed)
 
 
-class Roster:
+class StreamRegistry:
     """The entries (seats) of all open streams, that is, Push calls of trainers; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seats: set[Seat] = set()
+        self._seats: set[StreamEntry] = set()
 
     @contextmanager
-    def seat(self, run: str, rank: int, host: str, committed: int) -> Iterator[Seat]:
+    def seat(self, run: str, rank: int, host: str, committed: int) -> Iterator[StreamEntry]:
         """Adds an entry for a stream and yields it; removes it when the context ends.
 
         host: the machine of the trainer.
         committed: how many of the trainer's records are in the store already.
         """
-        seat = Seat(run, rank, host, committed)
+        seat = StreamEntry(run, rank, host, committed)
         with self._lock:
             self._seats.add(seat)
         try:

@@ -17,18 +17,18 @@ from anchor_server.access_file import AccessFile
 from anchor_server.address_and_store import checked_host, host_and_port, port_taken
 from anchor_server.certificates import check_own
 from anchor_server.metrics import MetricsPort
-from anchor_server.tally import Tally
+from anchor_server.tally import CollectorCounters
 from anchor_server.tls import ServerTLS
 from anchorlib.errors import AnchorError
 from anchorlib.names import escape
 
-__all__ = ["Intended", "problems"]
+__all__ = ["CollectorSettings", "problems"]
 
 _STORE: Final = "give another with --store"
 
 
 @dataclass(frozen=True, slots=True)
-class Intended:
+class CollectorSettings:
     """The settings of a collector that is to be started; names are those of `Collector`.
 
     store: the directory; None where `--store` names something else, as a URL.
@@ -51,7 +51,7 @@ class Intended:
     archive: str | None = None
 
 
-def problems(wanted: Intended) -> list[str]:
+def problems(wanted: CollectorSettings) -> list[str]:
     """Returns a sentence for each thing that would prevent the start of a collector.
 
     [] where nothing would. Most sentences also say what to do about it.
@@ -60,7 +60,7 @@ def problems(wanted: Intended) -> list[str]:
     return [problem for check in checks for problem in check(wanted)]
 
 
-def _store(wanted: Intended) -> Iterator[str]:
+def _store(wanted: CollectorSettings) -> Iterator[str]:
     if (store := wanted.store) is None:
         return
     if wanted.read_only:
@@ -72,7 +72,7 @@ def _store(wanted: Intended) -> Iterator[str]:
     yield from _unwritable("store", store, _STORE)
 
 
-def _archive(wanted: Intended) -> Iterator[str]:
+def _archive(wanted: CollectorSettings) -> Iterator[str]:
     if wanted.archive is not None:
         yield from _unwritable("archive", Path(wanted.archive), "give another with --archive")
 
@@ -107,26 +107,26 @@ def _reason(path: Path) -> str:
     return f"who runs this (user {os.geteuid()}) has no right to {path}"
 
 
-def _access(wanted: Intended) -> Iterator[str]:
+def _access(wanted: CollectorSettings) -> Iterator[str]:
     if (file := wanted.access) is not None:
         named = wanted.tls is not None and wanted.tls.client_ca_file is not None
         yield from _faults(AccessFile(file, lambda _: None, certificates=named).read)
 
 
-def _certificates(wanted: Intended) -> Iterator[str]:
+def _certificates(wanted: CollectorSettings) -> Iterator[str]:
     if wanted.self_signed:
         yield from _faults(check_own)
     if (tls := wanted.tls) is not None:
         yield from _faults(tls.configuration)
 
 
-def _address(wanted: Intended) -> Iterator[str]:
+def _address(wanted: CollectorSettings) -> Iterator[str]:
     yield from _faults(
         lambda: checked_host(wanted.bind, guarded=wanted.guarded, insecure=wanted.insecure)
     )
 
 
-def _ports(wanted: Intended) -> Iterator[str]:
+def _ports(wanted: CollectorSettings) -> Iterator[str]:
     """Yields a sentence for each port that cannot be bound: the collector's, and that for metrics.
 
     Both are bound at the same time, so that settings which name the same port twice are noticed.
@@ -141,7 +141,7 @@ def _ports(wanted: Intended) -> Iterator[str]:
         if (bind := wanted.metrics_bind) is not None:
             yield from _faults(
                 lambda: MetricsPort(
-                    bind, Tally(), wanted.store or Path(), insecure=wanted.insecure
+                    bind, CollectorCounters(), wanted.store or Path(), insecure=wanted.insecure
                 ).close()
             )
 

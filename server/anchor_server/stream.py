@@ -17,10 +17,10 @@ from collections.abc import Iterator
 
 from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.inbox import Patience
-from anchor_server.rank_holders import HeldRank
+from anchor_server.rank_holders import RankLease
 from anchor_server.refusals import Refusal
-from anchor_server.roster import Seat
-from anchor_server.tally import Tally
+from anchor_server.roster import StreamEntry
+from anchor_server.tally import CollectorCounters
 from anchorlib.block import RowBlock, joined_blocks
 from anchorlib.errors import AnchorError
 from anchorlib.record import Gap
@@ -34,12 +34,12 @@ from anchorlib.wire import (
     Confirm,
     Confirmed,
     Decoder,
+    FailureKind,
     Flushed,
-    Framed,
     FrameError,
     GarbledError,
-    Kind,
     Lineage,
+    ParsedFrame,
     PushReply,
     PushRequest,
     parse_request,
@@ -61,7 +61,12 @@ class RankStream:
     """
 
     def __init__(
-        self, held: HeldRank, decoder: Decoder, room: FragmentMemory, tally: Tally, seat: Seat
+        self,
+        held: RankLease,
+        decoder: Decoder,
+        room: FragmentMemory,
+        tally: CollectorCounters,
+        seat: StreamEntry,
     ) -> None:
         self.frames = 0
         self._held = held
@@ -94,8 +99,8 @@ class RankStream:
         at most STALL_SECONDS.
         """
         if self._unfinished:
-            return Patience(min(STALL_SECONDS, rest), Kind.STALLED)
-        return Patience(rest, Kind.IDLE)
+            return Patience(min(STALL_SECONDS, rest), FailureKind.STALLED)
+        return Patience(rest, FailureKind.IDLE)
 
     def leave(self) -> None:
         """Frees the memory reserved for a record whose last fragment did not arrive."""
@@ -112,13 +117,13 @@ class RankStream:
         self._seat.hear()
         for message in batch:
             request = self._parsed(message)
-            if isinstance(request, Framed):
+            if isinstance(request, ParsedFrame):
                 self._frame(request)
             else:
                 yield from self._other(request)
         self._write()
 
-    def _parsed(self, message: bytes) -> PushRequest | Framed:
+    def _parsed(self, message: bytes) -> PushRequest | ParsedFrame:
         try:
             return parse_request(message)
         except GarbledError:
@@ -176,14 +181,14 @@ class RankStream:
         for reason, observations in self._writer.gap(gaps).items():
             self._tally.drop(reason, observations)
 
-    def _frame(self, frame: Framed) -> None:
+    def _frame(self, frame: ParsedFrame) -> None:
         self.frames += 1
         first = frame.head.first
         rows = len(frame.head.columns.digest) // _DIGEST_BYTES
         try:
             if first > self._next:
                 raise Refusal(
-                    Kind.SEQUENCE,
+                    FailureKind.SEQUENCE,
                     f"record {first} came where {self._next} was due",
                 )
             block = self._decode(frame)
@@ -200,7 +205,7 @@ class RankStream:
             self._blocks.append(block.after(known))
             self._next = max(self._next, first + len(block))
 
-    def _decode(self, frame: Framed) -> RowBlock | None:
+    def _decode(self, frame: ParsedFrame) -> RowBlock | None:
         if not frame.head.HasField("fragment"):
             return self._decoder.block(frame)
         total = frame.head.fragment.total

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from anchor_server.roster import Roster
+from anchor_server.roster import StreamRegistry
 
-__all__ = ["SECONDS", "ArchiveTally", "Tally"]
+__all__ = ["SECONDS", "ArchiveTally", "CollectorCounters"]
 
 SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Upper bounds of the histogram buckets for commit times; longer commits have one more bucket."""
@@ -76,7 +76,7 @@ class ArchiveTally:
             self.away = problem
 
 
-class Tally:
+class CollectorCounters:
     """The totals of a collector since it was made; any thread may count.
 
     records: numbers by result: "stored", "dup" (already in the store) and "rejected".
@@ -98,7 +98,7 @@ class Tally:
         self.damaged = 0
         self.refused: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
-        self.roster = Roster()
+        self.roster = StreamRegistry()
         self.archive: ArchiveTally | None = None
         self.streams = 0
         self.commits = [0] * (len(SECONDS) + 1)

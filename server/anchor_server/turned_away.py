@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import Final
 from urllib.parse import unquote
 
-from anchor_server.tally import Tally
+from anchor_server.tally import CollectorCounters
 
 __all__ = ["TurnedAway"]
 
@@ -31,7 +31,7 @@ class TurnedAway:
     A machine gets at most one warning a minute for each of the two causes; the rest is INFO.
     """
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: CollectorCounters) -> None:
         self._tally = tally
         self._lock = threading.Lock()
         self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()

@@ -15,7 +15,7 @@ from anchorlib.diagnosis import (
     Losses,
     Origin,
     Pair,
-    Place,
+    RecordPlace,
 )
 from anchorlib.diagnosis.sizes.measures import Measure
 
@@ -37,7 +37,7 @@ MEASURE = Measure(
     value_b=1.0000001,
     measured="values",
 )
-PLACE = Place(0, 0, 0, 0, "train", "tanh3", "grad")
+PLACE = RecordPlace(0, 0, 0, 0, "train", "tanh3", "grad")
 ORIGIN = Origin(PLACE, "rounding", ("TanhBackward0",), ("fc4@grad",), MEASURE, 4)
 DIGESTS = ("0" * 31 + "a", "0" * 31 + "b")
 
@@ -53,14 +53,14 @@ class Made(Comparison):
 
     def columns(self) -> Iterator[dict[str, list[Any]]]:
         rows = [(*one.place, *one, *(one.measure or [None] * len(MEASURE))) for one in self.given]
-        names = (*Place._fields, *Pair._fields, *MEASURE._fields)
+        names = (*RecordPlace._fields, *Pair._fields, *MEASURE._fields)
         yield {name: [row[at] for row in rows] for at, name in enumerate(names)}
 
 
 def pair(name: str, *, step: int = 0, equal: bool = True, **rest: Any) -> Pair:
     """A pair of records; unless it is equal it has MEASURE, or the measure that is given."""
     fields = {
-        "place": Place(step, 0, 0, 0, "train", name, "value"),
+        "place": RecordPlace(step, 0, 0, 0, "train", name, "value"),
         "order": step,
         "order_b": step,
         "equal": equal,

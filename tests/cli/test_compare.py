@@ -20,7 +20,7 @@ from anchor_cli.comparisons.suggested_commands import next_commands
 from anchor_cli.comparisons.terminal_report import report
 from anchor_cli.terminal import Screen
 from anchor_cli.terminal.table import width_of
-from anchorlib.diagnosis import Divergence, Growth, Nearness, Origin, Place
+from anchorlib.diagnosis import Divergence, Growth, Nearness, Origin, RecordPlace
 from anchorlib.diagnosis.judgement.clauses import ValueClause
 from anchorlib.diagnosis.judgement.completeness import Completeness
 from anchorlib.operations import OpAlignment, OpDifference
@@ -295,7 +295,7 @@ names = (
     | st.sampled_from([HOSTILE, "layers.11.attention.query" * 8, "層" * 90])
 )
 places = st.builds(
-    Place,
+    RecordPlace,
     st.integers(0, 10**5),
     *[st.integers(0, 99)] * 2,
     st.integers(0, 999),

@@ -18,7 +18,7 @@ from anchor_cli.arguments.amounts import parse_seconds
 from anchor_cli.collector.shown_credentials import ShownCredentials
 from anchorlib.errors import OptionError
 from anchorlib.store import LocalLocation, RankReader
-from anchorlib.wire import Kind
+from anchorlib.wire import FailureKind
 from tests.cli.made import COMMAND, anchor, environment, make_run, record, spawn
 from tests.server.processes import served
 from tests.server.pushing import Pusher
@@ -250,7 +250,7 @@ def test_streams_are_as_many_as_the_option_says(tmp_path):
     with served(tmp_path, "--max-streams", "1") as collector, Pusher(collector.address) as only:
         only.reply()  # its stream is open
         with Pusher(collector.address, rank=1) as refused:
-            assert refused.kind() is Kind.STREAMS
+            assert refused.kind() is FailureKind.STREAMS
 
 
 def test_a_silent_stream_ends_after_the_time_of_the_option(tmp_path):
@@ -258,7 +258,7 @@ def test_a_silent_stream_ends_after_the_time_of_the_option(tmp_path):
         served(tmp_path, "--idle-timeout", "0.3s") as collector,
         Pusher(collector.address) as silent,
     ):
-        assert silent.kind() is Kind.IDLE
+        assert silent.kind() is FailureKind.IDLE
 
 
 def test_a_run_grows_to_the_size_of_the_option(tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from anchor_cli.exports.exported import Exported
+from anchor_cli.exports.exported import ExportSource
 from anchorlib.reading import open_run
 from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record, spawn
 
@@ -222,7 +222,7 @@ def test_names_that_mlflow_cannot_have_stay_apart(tmp_path):
 
     names = ["a/b", "a.b", "a_b", "a:b", "../x", "..", "ü", "x" * 1000, f"{'x' * 999}y", HOSTILE]
     make_run(tmp_path, [record(name, "grad", BIAS) for name in names])
-    run = Exported("run1", [open_run("run1", tmp_path).series(name, "grad") for name in names])
+    run = ExportSource("run1", [open_run("run1", tmp_path).series(name, "grad") for name in names])
     keys = {_key(point) for point in run.points(0, lambda done, total: None)}
     assert len(keys) == 2 * len(names)
     for key in keys:
@@ -239,7 +239,7 @@ def test_points_come_by_step_however_few_are_held_at_once(tmp_path, monkeypatch)
                for step in range(12) for name in ("a", "b") for index in range(2)]  # fmt: skip
     make_run(tmp_path, records)
     run = open_run("run1", tmp_path)
-    parts, ticks = Exported("run1", [run["a"], run["b"]]), []
+    parts, ticks = ExportSource("run1", [run["a"], run["b"]]), []
     whole = list(parts.points(0, lambda *tick: ticks.append(tick)))
     monkeypatch.setattr("anchor_cli.exports.exported._AT_ONCE", 1)
     assert list(parts.points(0, lambda *tick: ticks.append(tick))) == whole

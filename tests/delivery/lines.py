@@ -15,7 +15,7 @@ import numpy as np
 from anchorlib.record import Coordinates, Record
 from anchorlib.sinks import RunOptions
 from anchorlib.sinks.remote import RemoteSink
-from anchorlib.spool.delivery import Delivered, deliver
+from anchorlib.spool.delivery import DeliveryResult, deliver
 from anchorlib.summary import summarise
 from tests.server.pushing import stored
 
@@ -56,7 +56,7 @@ def sink_to(address: str, place: Path, **options) -> RemoteSink:
     return RemoteSink(f"grpc://{address}", told, spool=place)
 
 
-def push(folder: Path, to: object, patience: float = 20.0) -> Delivered:
+def push(folder: Path, to: object, patience: float = 20.0) -> DeliveryResult:
     """Deliver a spool as `anchor push` does."""
     return deliver(folder, str(to), patience=patience, progress=lambda done, total: None)
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from anchor_server import Collector
 from anchorlib.block import block_of
-from anchorlib.wire import Encoded, Encoder
+from anchorlib.wire import EncodedFrame, Encoder
 from tests.delivery.lines import numbered, told
 from tests.seeds import examples
 from tests.server.pushing import Pusher, stored
@@ -29,7 +29,7 @@ class PushMachine(RuleBasedStateMachine):
         self.model: dict[int, tuple[str, int, bytes]] = {}
         self.writer = os.urandom(16)
         self.encoder = Encoder(frame_bytes=3000)
-        self.frames: list[tuple[int, Encoded]] = []
+        self.frames: list[tuple[int, EncodedFrame]] = []
         self.collector = Collector(self.folder, "127.0.0.1:0")
         self.collector.start()
         self.stream: Pusher | None = None
@@ -55,7 +55,7 @@ class PushMachine(RuleBasedStateMachine):
             self.frames.append((first, frame))
             first = frame.end
 
-    def say(self, first: int, frame: Encoded) -> None:
+    def say(self, first: int, frame: EncodedFrame) -> None:
         """One frame, with the definitions it needs, as this stream numbers them."""
         assert self.stream is not None
         while self.stream._defined < frame.definitions:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anchorlib.wire import Kind
+from anchorlib.wire import FailureKind
 from tests.delivery.protocol.exploring import DOUBLED, LOST, STUCK, UNCONFIRMED, Found, explored
 from tests.delivery.protocol.moves import Bounds, Moves
 from tests.delivery.protocol.real import Real
@@ -114,7 +114,7 @@ class AckBeforeTheWrite(Rules):
 class WhoComesBeginsAnew(Rules):
     def admit(self, attempts, hello):
         found = super().admit(attempts, hello)
-        return found if isinstance(found, Kind) else (found[-1]._replace(rows=()),)
+        return found if isinstance(found, FailureKind) else (found[-1]._replace(rows=()),)
 
 
 class NoQuestions(Rules):
@@ -158,7 +158,7 @@ class AnyWriterGoesOn(Rules):
 
     def admit(self, attempts, hello):
         found = super().admit(attempts, hello)
-        return found if isinstance(found, Kind) or not attempts else attempts
+        return found if isinstance(found, FailureKind) or not attempts else attempts
 
 
 class OvertakenGoOn(Rules):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anchorlib.report.comparison_view import MEASURES, Contrast
+from anchorlib.report.comparison_view import MEASURES, ComparisonView
 from anchorlib.report.document import document_text
 from anchorlib.report.rendering import assembled
 from anchorlib.report.run_view import Bins, Line, RunView
@@ -76,7 +76,7 @@ def _line(number: int, lines: int, steps: int) -> Line:
     )
 
 
-def _contrast(number: int, lines: int, steps: int, random: np.random.Generator) -> Contrast:
+def _contrast(number: int, lines: int, steps: int, random: np.random.Generator) -> ComparisonView:
     grid = np.full((lines, steps), -1.0)
     grid[:, 37:] = 10.0 ** random.uniform(-1, 4, (lines, steps - 37))
     cell = np.flatnonzero(grid.reshape(-1) >= 0)
@@ -103,7 +103,7 @@ def _contrast(number: int, lines: int, steps: int, random: np.random.Generator) 
         "renamed": [], "offset": 0, "incomplete": False, "noise": [], "horizon": None,
         "partners": list(range(lines)), "structure": {"nodes": [], "more": 0},
     }  # fmt: skip
-    return Contrast(
+    return ComparisonView(
         plain,
         grid,
         {"cell": cell, **{name: np.ones(len(cell), np.int64) for name in whole}, **details},

@@ -26,8 +26,8 @@ from anchorlib.errors import CollectorError, OptionError, RunNotFoundError
 from anchorlib.store import rename_run, run_author, run_directory
 from anchorlib.wire import (
     Credentials,
+    FailureKind,
     KeeperClient,
-    Kind,
     MeasureRequest,
     PushRequest,
     ReaderClient,
@@ -86,7 +86,7 @@ def collector(tmp_path, tokens) -> Iterator[Collector]:
         yield collector
 
 
-def recorded(collector: Collector, token: str, run: str, **hello: object) -> Kind | None:
+def recorded(collector: Collector, token: str, run: str, **hello: object) -> FailureKind | None:
     """One record, and the rank is closed; as what kind of failure that ended."""
     with Pusher(collector.address, token=token, run=run, **hello) as stream:
         stream.push(record(0))
@@ -107,7 +107,7 @@ def keeping(collector: Collector, token: str) -> Iterator[KeeperClient]:
         keeper.close()
 
 
-def asked(collector: Collector, token: str, key: str) -> Kind | None:
+def asked(collector: Collector, token: str, key: str) -> FailureKind | None:
     """How a collector answers who asks for a file."""
     with reading(collector, token) as reader:
         try:
@@ -201,13 +201,13 @@ def test_a_reader_sees_its_runs_and_can_do_nothing_else(collector, tokens, caplo
         assert "rank0/" in client.list("alice-1.zarr")
         assert client.get("alice-1.zarr/zarr.json")
     for key in ("shared.zarr/zarr.json", "nothing.zarr/zarr.json", "shared.zarr", "alice-1/x"):
-        assert asked(collector, reader, key) is Kind.FORBIDDEN, key
+        assert asked(collector, reader, key) is FailureKind.FORBIDDEN, key
     with reading(collector, reader) as client, pytest.raises(CollectorError) as caught:
         client.list("shared.zarr/rank0")
-    assert caught.value.kind is Kind.FORBIDDEN
+    assert caught.value.kind is FailureKind.FORBIDDEN
     for hello in ({}, {"resume": True}, {"overwrite": True}, {"writer_id": OTHER}, {"rank": 3}):
         for run in ("alice-1", "alice-2", "shared"):
-            assert recorded(collector, reader, run, **hello) is Kind.FORBIDDEN
+            assert recorded(collector, reader, run, **hello) is FailureKind.FORBIDDEN
     assert sorted(collector.store.rglob("*")) == before
     assert stored(collector.store, "alice-1") == expected([record(0)])
 
@@ -218,7 +218,7 @@ def test_a_keeper_measures_removes_and_renames_its_runs_and_no_others(collector,
     for run in ("alice-1", "alice-2", "bob-1"):
         assert recorded(collector, tokens.of["bob" if run == "bob-1" else "alice"], run) is None
 
-    def kind(token: str, call: str, *arguments: str) -> Kind | None:
+    def kind(token: str, call: str, *arguments: str) -> FailureKind | None:
         with keeping(collector, tokens.of[token]) as keeper:
             try:
                 getattr(keeper, call)(*arguments)
@@ -235,7 +235,7 @@ def test_a_keeper_measures_removes_and_renames_its_runs_and_no_others(collector,
         ("chief", "remove", "alice-1"),
         ("reader", "rename", "alice-1", "alice-3"),
     ]
-    assert {kind(*one) for one in forbidden} == {Kind.FORBIDDEN}
+    assert {kind(*one) for one in forbidden} == {FailureKind.FORBIDDEN}
     assert stored_runs(collector) == {"alice-1", "alice-2", "bob-1"}
     assert kind("keeper", "measure", "alice-1") is None
     assert kind("keeper", "rename", "alice-1", "alice-3") is None
@@ -268,7 +268,7 @@ def test_a_keeper_takes_a_name_for_nothing_but_the_name_of_a_run(collector, toke
             ):
                 with pytest.raises(CollectorError) as caught:
                     call(name)
-                assert caught.value.kind is Kind.INVALID
+                assert caught.value.kind is FailureKind.INVALID
     assert sorted(collector.store.iterdir()) == before
 
 
@@ -292,12 +292,12 @@ def test_a_link_gives_nobody_a_run_that_he_has_no_right_to(collector, tokens):
     (collector.store / "alice-x.zarr").symlink_to("bobs.zarr")
     for name in ("alice", "keeper"):
         for hello in ({"resume": True}, {"overwrite": True}, {"rank": 1}):
-            assert recorded(collector, tokens.of[name], "alice-x", **hello) is Kind.FORBIDDEN
+            assert recorded(collector, tokens.of[name], "alice-x", **hello) is FailureKind.FORBIDDEN
     assert recorded(collector, tokens.of["bob"], "alice-x", rank=1) is None
     with keeping(collector, tokens.of["keeper"]) as keeper:
         with pytest.raises(CollectorError) as caught:
             keeper.measure("alice-x")
-        assert caught.value.kind is Kind.FORBIDDEN
+        assert caught.value.kind is FailureKind.FORBIDDEN
         keeper.rename("alice-x", "alice-y")
         keeper.remove("alice-y")  # the link, and what it leads to stays
     assert stored_runs(collector) == {"bobs"}
@@ -311,7 +311,7 @@ def stored_runs(collector: Collector) -> set[str]:
 def test_links_lead_nobody_into_runs_that_he_may_not_read(collector, tokens):
     assert recorded(collector, tokens.of["alice"], "shared") is None
     (collector.store / "alice-x.zarr").symlink_to("shared.zarr")
-    assert asked(collector, tokens.of["reader"], "alice-x.zarr/zarr.json") is Kind.FORBIDDEN
+    assert asked(collector, tokens.of["reader"], "alice-x.zarr/zarr.json") is FailureKind.FORBIDDEN
     assert asked(collector, tokens.of["alice"], "alice-x.zarr/zarr.json") is None
     with reading(collector, tokens.of["reader"]) as client:
         assert client.list() == []
@@ -322,7 +322,7 @@ def test_links_lead_nobody_into_runs_that_he_may_not_read(collector, tokens):
 def test_what_is_no_run_is_for_those_who_may_read_everything(collector, tokens):
     (collector.store / "notes").mkdir()
     (collector.store / "notes" / "a").write_text("x")
-    assert asked(collector, tokens.of["alice"], "notes/a") is Kind.FORBIDDEN
+    assert asked(collector, tokens.of["alice"], "notes/a") is FailureKind.FORBIDDEN
     with reading(collector, tokens.of["bob"]) as client:
         assert client.get("notes/a") == b"x"
         assert client.list() == ["notes/"]
@@ -355,16 +355,16 @@ def test_a_writer_goes_on_with_its_own_runs_and_with_no_others(collector, tokens
     assert run_author(run_directory(collector.store, "shared")) == "alice"
     ways = ({"resume": True}, {"overwrite": True}, {"rank": 1}, {"rank": 1, "writer_id": OTHER})
     for hello in ways:
-        assert recorded(collector, bob, "shared", **hello) is Kind.FORBIDDEN
+        assert recorded(collector, bob, "shared", **hello) is FailureKind.FORBIDDEN
     # Not even with the secret of the writer who made it.
-    assert recorded(collector, bob, "shared") is Kind.FORBIDDEN
+    assert recorded(collector, bob, "shared") is FailureKind.FORBIDDEN
     assert not (run_directory(collector.store, "shared") / "rank1").exists()
     for hello in ways[:3]:
         assert recorded(collector, alice, "shared", **({"writer_id": OTHER} | hello)) is None
     for hello in ways[:2]:
         assert recorded(collector, chief, "shared", writer_id=b"c" * 16, **hello) is None
     # Whoever wrote into it last: it is still hers who made it.
-    assert recorded(collector, bob, "shared", overwrite=True) is Kind.FORBIDDEN
+    assert recorded(collector, bob, "shared", overwrite=True) is FailureKind.FORBIDDEN
     assert recorded(collector, alice, "shared", writer_id=b"n" * 16, overwrite=True) is None
 
 
@@ -379,7 +379,7 @@ def test_of_two_that_make_a_run_at_the_same_moment_it_is_of_the_first(
             assert recorded(collector, tokens.of["alice"], "shared") is None
 
     monkeypatch.setattr(collector._ranks, "_take", late)
-    assert recorded(collector, tokens.of["bob"], "shared", rank=1) is Kind.FORBIDDEN
+    assert recorded(collector, tokens.of["bob"], "shared", rank=1) is FailureKind.FORBIDDEN
     assert sorted(path.name for path in run_directory(collector.store, "shared").glob("rank*")) == [
         "rank0"
     ]
@@ -394,7 +394,7 @@ def test_runs_without_a_name_go_on_and_only_those_who_may_replace_record_them_an
     with serve(tmp_path / "store", access=tokens.file) as collector:
         alice = tokens.of["alice"]
         assert recorded(collector, alice, "shared", writer_id=OTHER, resume=True) is None
-        assert recorded(collector, alice, "shared", overwrite=True) is Kind.FORBIDDEN
+        assert recorded(collector, alice, "shared", overwrite=True) is FailureKind.FORBIDDEN
         anew = {"writer_id": b"n" * 16, "overwrite": True}
         assert recorded(collector, tokens.of["chief"], "shared", **anew) is None
         assert asked(collector, alice, "shared.zarr/zarr.json") is None
@@ -408,7 +408,7 @@ def test_a_renamed_run_is_still_of_the_token_that_made_it(collector, tokens):
         keeper.rename("alice-1", "shared")
     assert run_author(run_directory(collector.store, "shared")) == "alice"
     for name in ("bob", "keeper"):
-        assert recorded(collector, tokens.of[name], "shared", resume=True) is Kind.FORBIDDEN
+        assert recorded(collector, tokens.of[name], "shared", resume=True) is FailureKind.FORBIDDEN
     assert recorded(collector, tokens.of["alice"], "shared", rank=1) is None
 
 
@@ -431,7 +431,7 @@ def test_a_run_whose_maker_cannot_be_read_is_nobodys(collector, tokens, document
         path.write_text(document)
     rename_run(collector.store, "shared", "alice-9")  # which invents no maker either
     rename_run(collector.store, "alice-9", "shared")
-    assert recorded(collector, tokens.of["alice"], "shared", resume=True) is Kind.STORE
+    assert recorded(collector, tokens.of["alice"], "shared", resume=True) is FailureKind.STORE
     assert recorded(collector, tokens.of["chief"], "shared", writer_id=OTHER, resume=True) is None
 
 
@@ -448,7 +448,7 @@ def test_a_token_that_is_revoked_ends_its_streams_and_no_others(collector, token
             stream.push(record(0))
             stream.acked(1)
         tokens.revoke("bob")  # nobody says so: the file is looked at
-        assert hers.kind() is Kind.TOKEN
+        assert hers.kind() is FailureKind.TOKEN
         with pytest.raises(CollectorError, match="the token is missing or wrong"):
             reader.list()
         stays.push(record(1))
@@ -465,8 +465,8 @@ def test_a_right_that_is_taken_away_ends_the_streams_that_needed_it(collector, t
         text = re.sub(f"(?m)^{key} = .*$", now, tokens.file.read_text(), count=1)
         tokens.file.write_text(text)
         collector.renew()
-        assert stream.kind() is Kind.FORBIDDEN
-    assert recorded(collector, tokens.of["alice"], "alice-1") is Kind.FORBIDDEN
+        assert stream.kind() is FailureKind.FORBIDDEN
+    assert recorded(collector, tokens.of["alice"], "alice-1") is FailureKind.FORBIDDEN
 
 
 def test_a_right_to_replace_that_is_taken_away_ends_what_went_on_with_it(collector, tokens):
@@ -476,7 +476,7 @@ def test_a_right_to_replace_that_is_taken_away_ends_what_went_on_with_it(collect
         assert stream.reply().HasField("resume")
         tokens.file.write_text(tokens.file.read_text().replace(', "replace"', ""))
         collector.renew()
-        assert stream.kind() is Kind.FORBIDDEN
+        assert stream.kind() is FailureKind.FORBIDDEN
 
 
 def test_a_new_token_is_known_without_a_word(collector, tokens):
@@ -533,7 +533,7 @@ def test_a_trainer_whose_token_is_revoked_keeps_what_it_has_until_it_may_again(
     sink.put(block_of([record(1)]))
     with pytest.raises(CollectorError) as caught:
         sink.flush().wait(20)
-    assert caught.value.kind is Kind.TOKEN
+    assert caught.value.kind is FailureKind.TOKEN
     sink.close(10)
     tokens.file.write_text(kept)
     collector.renew()
@@ -568,7 +568,7 @@ def test_a_certificate_stands_for_a_token(tmp_path):
     (tmp_path / "store" / "b.zarr").mkdir()
     with serve(tmp_path / "store", tls=tls, access=file) as collector:
 
-        def listed(way: str, token: str | None = None) -> list[str] | Kind:
+        def listed(way: str, token: str | None = None) -> list[str] | FailureKind:
             made = shown[way]
             credentials = Credentials(token, root.cert, made.cert, made.key)
             url = f"grpcs://{collector.address}"
@@ -580,9 +580,9 @@ def test_a_certificate_stands_for_a_token(tmp_path):
 
         assert listed("cn") == ["a.zarr/"]
         assert listed("san") == ["b.zarr/"]
-        assert listed("none") is Kind.TOKEN
+        assert listed("none") is FailureKind.TOKEN
         assert listed("none", token) == ["a.zarr/", "b.zarr/"]
-        assert listed("cn", "wrong") is Kind.TOKEN  # who shows a token is taken at his word
+        assert listed("cn", "wrong") is FailureKind.TOKEN  # who shows a token is taken at his word
 
 
 @pytest.mark.parametrize("key", ["common_names", "alternative_names"])

@@ -16,7 +16,7 @@ from anchorlib.record import Edges, Gap
 from anchorlib.sinks import RunOptions
 from anchorlib.sinks.remote import RemoteSink
 from anchorlib.store import LocalLocation, RankReader
-from anchorlib.wire import Kind, PushRequest, sealed
+from anchorlib.wire import FailureKind, PushRequest, sealed
 from anchorlib.wire.v1.collector_pb2 import Flush
 from tests.delivery.lines import Proxy, eventually
 from tests.server.pushing import Pusher, expected, record, stored
@@ -30,7 +30,7 @@ def hello(stream: Pusher) -> Pusher:
 def test_a_stream_that_says_nothing_for_too_long_gives_its_place_to_another(tmp_path):
     with serve(tmp_path, max_streams=2, idle_timeout=0.3) as collector, ExitStack() as stack:
         silent = [hello(stack.enter_context(Pusher(collector.address, rank=r))) for r in range(2)]
-        assert [one.kind() for one in silent] == [Kind.IDLE, Kind.IDLE]
+        assert [one.kind() for one in silent] == [FailureKind.IDLE, FailureKind.IDLE]
         with eventually() as now:
             while collector.tally.streams:
                 assert now()

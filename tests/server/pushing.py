@@ -22,8 +22,8 @@ from anchorlib.wire import (
     Confirmed,
     Credentials,
     Encoder,
+    FailureKind,
     Hello,
-    Kind,
     PushReply,
     PushRequest,
     kind_of,
@@ -137,7 +137,7 @@ class Pusher:
             return error.code(), error.details() or ""
         return grpc.StatusCode.OK, ""
 
-    def kind(self) -> Kind | None:
+    def kind(self) -> FailureKind | None:
         """As what kind of failure the collector ended the stream; None where it was none."""
         try:
             for _ in self._replies:

@@ -17,7 +17,7 @@ from anchor_server.tokens import parse_access
 from anchorlib.block import block_of
 from anchorlib.errors import OptionError
 from anchorlib.store import Writer, run_directory
-from anchorlib.wire import Kind, PushRequest, sealed
+from anchorlib.wire import FailureKind, PushRequest, sealed
 from anchorlib.wire.v1.collector_pb2 import Close
 from tests.cli.made import anchor
 from tests.delivery.lines import sink_to
@@ -27,10 +27,10 @@ from tests.server.test_refusals import told
 from tests.waiting import until
 
 LIMITS = {
-    "max_streams": ("2", Kind.STREAMS),
-    "max_rate": ('"2kB"', Kind.RATE),
-    "max_runs": ("1", Kind.RUNS),
-    "max_run_inodes": ("80", Kind.INODES),
+    "max_streams": ("2", FailureKind.STREAMS),
+    "max_rate": ('"2kB"', FailureKind.RATE),
+    "max_runs": ("1", FailureKind.RUNS),
+    "max_run_inodes": ("80", FailureKind.INODES),
 }
 
 
@@ -47,7 +47,7 @@ def served_with(tmp_path, limit: str, value: str, *, own: bool):
     return serve(tmp_path / "store", access=file, **{setting: number}), token
 
 
-def recorded(collector: Collector, token: str, run: str) -> Kind | None:
+def recorded(collector: Collector, token: str, run: str) -> FailureKind | None:
     with Pusher(collector.address, token=token, run=run) as stream:
         stream.push(record(0))
         stream.send(sealed(PushRequest(close=Close())))
@@ -134,10 +134,10 @@ def test_runs_are_counted_for_whoever_made_them(tmp_path):
     with serve(tmp_path / "store", access=file, max_runs=4) as collector:
         for run in ("a", "b"):
             assert recorded(collector, tokens[0], run) is None
-        assert recorded(collector, tokens[0], "c") is Kind.RUNS
+        assert recorded(collector, tokens[0], "c") is FailureKind.RUNS
         assert recorded(collector, tokens[0], "a") is None  # it goes on with those there are
         assert recorded(collector, tokens[1], "d") is None
-        assert recorded(collector, tokens[1], "e") is Kind.RUNS  # of all: four are there
+        assert recorded(collector, tokens[1], "e") is FailureKind.RUNS  # of all: four are there
         assert sorted(path.stem for path in collector.store.glob("*.zarr")) == [
             "a",
             "b",
@@ -161,7 +161,7 @@ def test_a_run_that_is_being_made_keeps_no_other_waiting_and_counts(tmp_path, mo
     with serve(tmp_path / "store", max_runs=most) as collector:
         slow = Pusher(collector.address, run="slow")
         assert opened.wait(20)
-        assert recorded(collector, None, "fast") is (None if most is None else Kind.RUNS)
+        assert recorded(collector, None, "fast") is (None if most is None else FailureKind.RUNS)
         go_on.set()
         slow.reply()
         slow.cut()

@@ -15,7 +15,7 @@ from anchor_server import issue_token, serve
 from anchorlib import archive
 from anchorlib.block import block_of
 from anchorlib.errors import AnchorError, StoreError
-from anchorlib.wire import Credentials, Kind, ReaderClient
+from anchorlib.wire import Credentials, FailureKind, ReaderClient
 from tests.cli.made import anchor, make_run
 from tests.cli.made import record as stored_record
 from tests.delivery.lines import check_store, eventually, numbered, sink_to
@@ -56,7 +56,7 @@ def test_a_read_only_collector_gives_runs_out_and_changes_nothing(tmp_path):
             assert refused.err.count("\n") == 1
         for hello in ({"run": "new"}, {"resume": True}, {"overwrite": True}):
             with Pusher(collector.address, **hello) as stream:
-                assert stream.kind() is Kind.READ_ONLY
+                assert stream.kind() is FailureKind.READ_ONLY
     assert looks(store) == before
 
 
@@ -87,9 +87,9 @@ def test_a_read_only_collector_makes_no_store(tmp_path):
 
 
 def test_the_kind_is_one_that_passes_slowly_also_for_a_client_that_does_not_know_it():
-    assert Kind.READ_ONLY.passing
-    assert Kind.READ_ONLY.full
-    assert not Kind.READ_ONLY.permanent
+    assert FailureKind.READ_ONLY.passing
+    assert FailureKind.READ_ONLY.full
+    assert not FailureKind.READ_ONLY.permanent
 
 
 # -- on its way out
@@ -135,10 +135,10 @@ def test_after_sigterm_writers_are_drained_and_readers_end_what_they_began(tmp_p
             while not reading.times:
                 assert now()
         collector.process.send_signal(signal.SIGTERM)
-        assert stream.kind() is Kind.STOPPING
+        assert stream.kind() is FailureKind.STOPPING
         assert stored(tmp_path, "written") == expected([record(0)])
         with Pusher(collector.address, run="another") as late:
-            assert late.kind() is Kind.STOPPING
+            assert late.kind() is FailureKind.STOPPING
         more = reading.times + 50
         with eventually(60) as now:
             while reading.times < more:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from anchor_server import MetricsPort, serve
-from anchor_server.tally import Tally
-from anchorlib.wire import Kind
+from anchor_server.tally import CollectorCounters
+from anchorlib.wire import FailureKind
 from tests.server.pushing import Pusher, record
 
 OPERATE = Path(__file__).parents[2] / "examples" / "operate"
@@ -64,7 +64,7 @@ def test_every_metric_and_label_that_is_asked_for_is_there(scraped):
 def test_every_reason_that_an_alert_looks_for_is_one_of_a_refusal():
     found = "|".join(re.findall(r'reason=~?"(.*?)"', ALERTS)).split("|")
     assert "disk" in found
-    assert set(found) <= {kind.value for kind in Kind} | DOOR
+    assert set(found) <= {kind.value for kind in FailureKind} | DOOR
 
 
 def test_metrics_that_are_of_use_are_on_the_dashboard(scraped):
@@ -75,7 +75,7 @@ def test_metrics_that_are_of_use_are_on_the_dashboard(scraped):
 
 
 def test_an_idle_collector_has_no_lag_and_no_backlog(tmp_path):
-    port = MetricsPort("127.0.0.1:0", Tally(), tmp_path)
+    port = MetricsPort("127.0.0.1:0", CollectorCounters(), tmp_path)
     with urllib.request.urlopen(f"http://{port.address}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     port.close()

@@ -12,7 +12,7 @@ import urllib.request
 import pytest
 
 from anchor_server import MetricsPort, issue_token, log_to_stderr, serve
-from anchor_server.tally import SECONDS, Tally
+from anchor_server.tally import SECONDS, CollectorCounters
 from anchorlib.block import block_of
 from anchorlib.claims import claim_of
 from anchorlib.errors import CollectorError, MissingExtraError, OptionError
@@ -76,7 +76,7 @@ def test_metrics_count_what_happened_without_naming_a_tensor(tmp_path):
 
 
 def test_reasons_of_gaps_cannot_grow_without_bound():
-    tally = Tally()
+    tally = CollectorCounters()
     for number in range(1000):
         tally.drop(f"reason {number}", 1)
     assert len(tally.dropped) <= 17
@@ -84,7 +84,7 @@ def test_reasons_of_gaps_cannot_grow_without_bound():
 
 
 def test_commits_are_sorted_into_their_buckets(monkeypatch):
-    tally, clock = Tally(), iter([0.0, 0.0, 0.0, 0.5, 0.0, 60.0])
+    tally, clock = CollectorCounters(), iter([0.0, 0.0, 0.0, 0.5, 0.0, 60.0])
     monkeypatch.setattr("anchor_server.tally.time.monotonic", lambda: next(clock))
     for _ in range(3):
         with tally.commit():
@@ -95,7 +95,7 @@ def test_commits_are_sorted_into_their_buckets(monkeypatch):
 @pytest.mark.parametrize("bind", ["0.0.0.0:0", "9464", "nonsense", "127.0.0.1:99999", ":9464"])
 def test_a_metrics_port_beyond_this_machine_or_nowhere_is_refused(tmp_path, bind):
     with pytest.raises(OptionError):
-        MetricsPort(bind, Tally(), tmp_path)
+        MetricsPort(bind, CollectorCounters(), tmp_path)
 
 
 def test_a_metrics_port_that_is_taken_is_one_line(tmp_path):
@@ -110,7 +110,7 @@ def test_a_metrics_port_that_is_taken_is_one_line(tmp_path):
 def test_without_prometheus_client_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(MissingExtraError, match=r"anchorlib\[metrics\]"):
-        MetricsPort("127.0.0.1:0", Tally(), tmp_path)
+        MetricsPort("127.0.0.1:0", CollectorCounters(), tmp_path)
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from anchorlib.wire import (
     PROTOCOL,
     Credentials,
     Encoder,
+    FailureKind,
     Hello,
-    Kind,
     PushRequest,
     failure,
     open_channel,
@@ -456,5 +456,5 @@ def test_a_writer_that_another_has_overtaken_never_begins_anew(collector):
         assert stream.reply().resume.attempt == 1
     for hello in ({"resume": True}, {"overwrite": True}):
         with Pusher(collector.address, **hello) as stream:
-            assert stream.kind() is Kind.STORE
+            assert stream.kind() is FailureKind.STORE
     assert stored(collector.store) == expected([record(0)])

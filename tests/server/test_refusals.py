@@ -15,13 +15,13 @@ import pytest
 from anchor_server import Collector, MetricsPort, serve
 from anchor_server import refusals as refusals_module
 from anchor_server.refusal_counts import Caller, RefusalCounts
-from anchor_server.tally import Tally
+from anchor_server.tally import CollectorCounters
 from anchorlib.block import block_of
 from anchorlib.errors import CollectorError
 from anchorlib.sinks import RunOptions
 from anchorlib.sinks.remote import RemoteSink
 from anchorlib.spool import sending
-from anchorlib.wire import Kind, PushRequest, ReaderClient, sealed
+from anchorlib.wire import FailureKind, PushRequest, ReaderClient, sealed
 from anchorlib.wire.v1.collector_pb2 import Close
 from tests.delivery.lines import eventually
 from tests.server.pushing import Pusher, expected, record, stored
@@ -59,7 +59,7 @@ def closed_run(address: str) -> None:
         assert stream.kind() is None
 
 
-def refused(address: str, **hello) -> Kind | None:
+def refused(address: str, **hello) -> FailureKind | None:
     with Pusher(address, **hello) as stream:
         return stream.kind()
 
@@ -71,10 +71,10 @@ def test_every_refusal_of_a_hello_says_its_kind(tmp_path):
     with serve(tmp_path) as collector, Pusher(collector.address, run="held") as holder:
         assert holder.reply().HasField("resume")
         closed_run(collector.address)
-        assert refused(collector.address, writer_id=OTHER) is Kind.EXISTS
-        assert refused(collector.address, run="held", writer_id=OTHER) is Kind.BUSY
-        assert refused(collector.address, run="no/name") is Kind.INVALID
-        assert refused(collector.address, protocol=1) is Kind.PROTOCOL
+        assert refused(collector.address, writer_id=OTHER) is FailureKind.EXISTS
+        assert refused(collector.address, run="held", writer_id=OTHER) is FailureKind.BUSY
+        assert refused(collector.address, run="no/name") is FailureKind.INVALID
+        assert refused(collector.address, protocol=1) is FailureKind.PROTOCOL
 
 
 def test_every_refusal_of_a_stream_says_its_kind(tmp_path, monkeypatch):
@@ -84,22 +84,22 @@ def test_every_refusal_of_a_stream_says_its_kind(tmp_path, monkeypatch):
         )
         for one in (first, second):
             assert one.reply().HasField("resume")
-        assert refused(collector.address, rank=2) is Kind.STREAMS
+        assert refused(collector.address, rank=2) is FailureKind.STREAMS
         first.send(b"no message")
-        assert first.kind() is Kind.DAMAGED
+        assert first.kind() is FailureKind.DAMAGED
         second.encoder.sequence = 7
         second.push(record(7))
-        assert second.kind() is Kind.SEQUENCE
+        assert second.kind() is FailureKind.SEQUENCE
     # Another one: a stream that was refused gives its place back a moment after it was told.
     with serve(tmp_path) as collector, Pusher(collector.address, rank=3) as third:
         full_disk(monkeypatch)
         third.push(record(0))
-        assert third.kind() is Kind.DISK
+        assert third.kind() is FailureKind.DISK
 
 
 def test_a_call_without_the_token_says_so_and_a_reader_learns_the_kind(tmp_path):
     with serve(tmp_path, token="a-token") as collector:
-        assert refused(collector.address) is Kind.TOKEN
+        assert refused(collector.address) is FailureKind.TOKEN
         with (
             ReaderClient(f"grpc://{collector.address}") as reader,
             pytest.raises(CollectorError) as caught,
@@ -112,7 +112,7 @@ def test_a_stream_that_ends_because_the_collector_stops_says_so(tmp_path):
     with serve(tmp_path) as collector, Pusher(collector.address) as stream:
         assert stream.reply().HasField("resume")
         collector.stop()
-        assert stream.kind() is Kind.STOPPING
+        assert stream.kind() is FailureKind.STOPPING
 
 
 # -- nothing follows from words
@@ -218,11 +218,14 @@ def caller(port: int = 1, run: str = "run1") -> Caller:
 
 
 def test_the_same_refusal_is_told_once_a_reason_a_machine_and_a_run(caplog):
-    trouble, no = RefusalCounts(Tally()), refusals_module.Refusal(Kind.DISK, "full")
+    trouble, no = (
+        RefusalCounts(CollectorCounters()),
+        refusals_module.Refusal(FailureKind.DISK, "full"),
+    )
     for port in range(50):
         trouble.tell(no, caller(port))
     assert told(caplog, "anchor_server") == ["refused: full"]
-    trouble.tell(refusals_module.Refusal(Kind.BUSY, "busy"), caller())
+    trouble.tell(refusals_module.Refusal(FailureKind.BUSY, "busy"), caller())
     trouble.tell(no, caller(run="run2"))
     assert told(caplog, "anchor_server") == ["refused: full", "refused: busy", "refused: full"]
 
@@ -230,7 +233,10 @@ def test_the_same_refusal_is_told_once_a_reason_a_machine_and_a_run(caplog):
 def test_what_passed_is_news_when_it_comes_again(caplog, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("anchor_server.refusal_counts.time.monotonic", lambda: clock[0])
-    trouble, no = RefusalCounts(Tally()), refusals_module.Refusal(Kind.DISK, "full")
+    trouble, no = (
+        RefusalCounts(CollectorCounters()),
+        refusals_module.Refusal(FailureKind.DISK, "full"),
+    )
     for at in (0.0, 10.0, 20.0):  # full again and again: a storm of another sort
         clock[0] = at
         trouble.tell(no, caller())
@@ -245,8 +251,8 @@ def test_what_passed_is_news_when_it_comes_again(caplog, monkeypatch):
 def test_names_of_runs_do_not_flood_the_log(caplog, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("anchor_server.refusal_counts.time.monotonic", lambda: clock[0])
-    tally = Tally()
-    trouble, no = RefusalCounts(tally), refusals_module.Refusal(Kind.EXISTS, "there")
+    tally = CollectorCounters()
+    trouble, no = RefusalCounts(tally), refusals_module.Refusal(FailureKind.EXISTS, "there")
     for number in range(5000):
         trouble.tell(no, caller(run=f"run{number}"))
     assert len(told(caplog, "anchor_server")) == 60
@@ -262,7 +268,7 @@ def test_how_streams_end_in_good_order_is_no_warning(tmp_path, caplog):
         assert first.reply().HasField("resume")
         with Pusher(collector.address) as second:  # of the same writer
             assert second.reply().HasField("resume")
-            assert first.kind() is Kind.REPLACED
+            assert first.kind() is FailureKind.REPLACED
             with ReaderClient(f"grpc://{collector.address}") as reader:
                 assert reader.get("no/such/file") is None
     assert told(caplog, "anchor_server") == []
@@ -274,8 +280,8 @@ def test_metrics_count_refusals_by_reason(tmp_path):
         port = MetricsPort("127.0.0.1:0", collector.tally, tmp_path)
         closed_run(collector.address)
         for _ in range(3):
-            assert refused(collector.address, writer_id=OTHER) is Kind.EXISTS
-        assert refused(collector.address, protocol=1) is Kind.PROTOCOL
+            assert refused(collector.address, writer_id=OTHER) is FailureKind.EXISTS
+        assert refused(collector.address, protocol=1) is FailureKind.PROTOCOL
         found = scraped(port.address)
         port.close()
     assert found['anchor_refusals_total{reason="exists"}'] == 3.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchor_server.roster import PACE_SECONDS, Roster, Seat
+from anchor_server.roster import PACE_SECONDS, StreamEntry, StreamRegistry
 
 
 def at(patch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -17,7 +17,7 @@ def at(patch: pytest.MonkeyPatch, seconds: float) -> None:
 def test_rates_are_of_the_last_minute_and_hold_no_more_than_that(stored):
     with pytest.MonkeyPatch.context() as patch:
         at(patch, 0.0)
-        seat, now = Seat("run1", 0, "node7", 0), 0.0
+        seat, now = StreamEntry("run1", 0, "node7", 0), 0.0
         for pause, records in stored:
             now += pause
             at(patch, now)
@@ -38,14 +38,14 @@ def test_rates_are_of_the_last_minute_and_hold_no_more_than_that(stored):
 
 
 def test_a_clock_that_is_ahead_makes_no_negative_lag_and_a_liar_no_negative_backlog():
-    seat = Seat("run1", 0, "node7", 10)
+    seat = StreamEntry("run1", 0, "node7", 10)
     seat.store(5, 20, (1 << 63) - 1)
     seat.tell_end(3)
     assert (seat.state().lag, seat.state().backlog) == (0, 0)
 
 
 def test_a_seat_is_free_again_however_its_stream_ends():
-    roster = Roster()
+    roster = StreamRegistry()
 
     def breaks() -> None:
         with roster.seat("b", 0, "node7", 0), roster.seat("a", 1, "node7", 0):
@@ -61,7 +61,7 @@ def test_a_seat_is_free_again_however_its_stream_ends():
 
 
 def test_what_a_minute_costs_is_bounded_however_often_something_is_stored(monkeypatch):
-    seat = Seat("run1", 0, "node7", 0)
+    seat = StreamEntry("run1", 0, "node7", 0)
     for tick in range(2000):
         at(monkeypatch, tick / 10)
         seat.store(1, 4, 0)

@@ -18,7 +18,7 @@ from anchorlib.block import block_of
 from anchorlib.reading import open_run
 from anchorlib.spool.dead_spool import SpoolContent
 from anchorlib.spool.destination import Destination
-from anchorlib.spool.format import Stored
+from anchorlib.spool.format import SegmentEntry
 from anchorlib.spool.spools import OwnedSpool, make_spool
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.wire import (
@@ -118,7 +118,7 @@ def test_who_delivers_such_a_spool_speaks_the_version_of_today(spool, tmp_path):
 @pytest.mark.parametrize("brought", [3, 5])
 def test_of_such_a_spool_what_is_there_is_confirmed_and_the_rest_comes(spool, tmp_path, brought):
     (segment,) = spool.glob("*.seg")
-    kept = [one.message for one in entries(segment.read_bytes()) if isinstance(one, Stored)]
+    kept = [one.message for one in entries(segment.read_bytes()) if isinstance(one, SegmentEntry)]
     with serve(tmp_path / "store") as collector:
         some = say(collector.address, kept[:brought])[-1].ack.committed
         assert 0 < some < len(SAID)

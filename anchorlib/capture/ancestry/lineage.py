@@ -25,9 +25,9 @@ import torch
 
 from anchorlib.capture.ancestry.marks import Marks
 from anchorlib.capture.ancestry.walk import Ancestry, Given, Walk
-from anchorlib.capture.counting import At
-from anchorlib.capture.naming import Parts
-from anchorlib.capture.recording import Plan
+from anchorlib.capture.counting import CallCoordinates
+from anchorlib.capture.naming import NamedMembers
+from anchorlib.capture.recording import NameStreams
 from anchorlib.capture.tensors import known_sizes
 from anchorlib.names import escape
 from anchorlib.record import BUFFER, Edges
@@ -60,16 +60,16 @@ class LineageTracker:
         self._stated: dict[tuple[Any, ...], int] = {}
         self._warned = False
 
-    def know(self, parts: Parts) -> None:
+    def know(self, parts: NamedMembers) -> None:
         """Learn a watched model's parameters by name, so that walks end at them."""
         self.marks.know(parts)
         self._generation += 1
 
     def see(  # noqa: PLR0913  # one call an observation
         self,
-        plan: Plan,
+        plan: NameStreams,
         x: torch.Tensor,
-        at: At,
+        at: CallCoordinates,
         node: Any,
         *,
         grad: bool = True,
@@ -95,7 +95,7 @@ class LineageTracker:
         except Exception as fault:  # noqa: BLE001  # inside a user's forward: training goes on
             self._warn(plan.name, fault)
 
-    def see_buffer(self, name: str, at: At, shape: tuple[int, ...]) -> None:
+    def see_buffer(self, name: str, at: CallCoordinates, shape: tuple[int, ...]) -> None:
         """State, once for each phase, that it is unknown what the buffer `name` was computed from.
 
         A buffer is recorded when a pass begins, and no autograd graph shows what wrote the buffer.
@@ -106,9 +106,9 @@ class LineageTracker:
 
     def _visit(
         self,
-        plan: Plan,
+        plan: NameStreams,
         x: torch.Tensor,
-        at: At,
+        at: CallCoordinates,
         here: Here | None,
         given: Given | None,
         *,
@@ -139,7 +139,13 @@ class LineageTracker:
         return True
 
     def _look(
-        self, site: Site, x: torch.Tensor, at: At, given: Given | None, *, follows: bool
+        self,
+        site: Site,
+        x: torch.Tensor,
+        at: CallCoordinates,
+        given: Given | None,
+        *,
+        follows: bool,
     ) -> None:
         name = site[0]
         if name not in self._names:

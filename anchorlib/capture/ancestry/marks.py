@@ -15,8 +15,8 @@ from weakref import ref
 
 import torch
 
-from anchorlib.capture.counting import At
-from anchorlib.capture.naming import Parts
+from anchorlib.capture.counting import CallCoordinates
+from anchorlib.capture.naming import NamedMembers
 from anchorlib.capture.own_hooks import HookHandle, add_tensor_hook
 from anchorlib.capture.tensors import Storages
 from anchorlib.torch_private import hooks_are_known, hooks_of
@@ -25,7 +25,9 @@ __all__ = ["Mark", "Marks"]
 
 _MARK: Final = "anchorlib"  # a key in a node's metadata
 
-Mark = tuple[object, str, At]  # token of the session's marks, the tensor's name, its coordinates
+Mark = tuple[
+    object, str, CallCoordinates
+]  # token of the session's marks, the tensor's name, its coordinates
 
 
 class Marks:
@@ -33,11 +35,11 @@ class Marks:
 
     def __init__(self) -> None:
         self._token = object()
-        self._parameters: dict[int, tuple[ref[Parts], str]] = {}  # by id
+        self._parameters: dict[int, tuple[ref[NamedMembers], str]] = {}  # by id
         self._storages = Storages()
         self._leaves: list[HookHandle] = []
 
-    def know(self, parts: Parts) -> None:
+    def know(self, parts: NamedMembers) -> None:
         """Learn a watched model's parameters by name, so that `parameter_name` knows them."""
         # The weak reference is to the parts: torch refuses to swap a tensor that has one.
         held = ref(parts)
@@ -49,7 +51,7 @@ class Marks:
         parts = None if held is None else held()
         return name if parts is not None and parts.parameters.get(name) is leaf else None
 
-    def mark(self, x: torch.Tensor, node: Any, name: str, at: At) -> None:
+    def mark(self, x: torch.Tensor, node: Any, name: str, at: CallCoordinates) -> None:
         """Mark `x`, made by `node` (None for a leaf), as the tensor `name` observed at `at`.
 
         A tensor that needs no gradient gets no mark here: `mark_memory` notes its memory.
@@ -60,7 +62,7 @@ class Marks:
         elif x.requires_grad and hooks_are_known:
             self._mark_leaf(x, mark)
 
-    def mark_memory(self, x: torch.Tensor, *, name: str, at: At) -> None:
+    def mark_memory(self, x: torch.Tensor, *, name: str, at: CallCoordinates) -> None:
         """Note that the memory of `x` holds the tensor `name` observed at `at`."""
         self._storages.note(x, (self._token, name, at))
 

@@ -13,7 +13,7 @@ import torch
 
 from anchorlib.capture.ancestry.marks import Mark, Marks
 from anchorlib.capture.ancestry.saved_arguments import arguments
-from anchorlib.capture.counting import At
+from anchorlib.capture.counting import CallCoordinates
 from anchorlib.capture.naming import named_leaves
 from anchorlib.capture.tensors import node_name
 from anchorlib.record import Parent
@@ -47,7 +47,9 @@ class Walk:
         the module whose output the tensor is, with its arguments.
     """
 
-    def __init__(self, marks: Marks, name: str, at: At, given: Given | None = None) -> None:
+    def __init__(
+        self, marks: Marks, name: str, at: CallCoordinates, given: Given | None = None
+    ) -> None:
         self._marks = marks
         self._given = given
         self._own = (name, at)

@@ -12,7 +12,7 @@ from typing import Final
 
 import torch
 
-from anchorlib.capture.counting import At
+from anchorlib.capture.counting import CallCoordinates
 
 __all__ = ["NOWHERE", "WHERE", "PackedCoordinates"]
 
@@ -29,7 +29,7 @@ class PackedCoordinates:
         self._serial = next(_serials)
         self._phases: list[str] = []
 
-    def encode(self, at: At) -> tuple[int, ...]:
+    def encode(self, at: CallCoordinates) -> tuple[int, ...]:
         """Return `at` as five numbers, which stand for session, step, pass, call and phase.
 
         A phase gets a number when it is first seen.
@@ -38,9 +38,9 @@ class PackedCoordinates:
             self._phases.append(at.phase)
         return (self._serial, at.step, at.pass_index, at.call, self._phases.index(at.phase))
 
-    def decode(self, where: torch.Tensor) -> At | None:
+    def decode(self, where: torch.Tensor) -> CallCoordinates | None:
         """Return the coordinates in the tensor `where`; None if another session wrote it."""
         serial, step, pass_index, call, phase = where.tolist()
         if serial != self._serial:
             return None
-        return At(step, pass_index, call, self._phases[phase])
+        return CallCoordinates(step, pass_index, call, self._phases[phase])

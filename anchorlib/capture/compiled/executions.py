@@ -21,9 +21,9 @@ from typing import Any, Protocol
 import torch
 
 from anchorlib.capture.compiled.programs import AnchorPlace, Enter, Event, Leave, Phase, Program
-from anchorlib.capture.counting import At
+from anchorlib.capture.counting import CallCoordinates
 from anchorlib.capture.eager import Observer
-from anchorlib.capture.recording import Plan
+from anchorlib.capture.recording import NameStreams
 from anchorlib.scope import NO_GRAD
 from anchorlib.torch_private import (
     backward_of_compiled_autograd,
@@ -43,7 +43,7 @@ _KEPT = 16
 class Watched(Protocol):
     """The methods of a watched model that compiled code calls."""
 
-    def plan(self, name: str) -> Plan:
+    def plan(self, name: str) -> NameStreams:
         """Return the plan of `name`, which says how its observations are recorded."""
 
     def wants(self, name: str) -> tuple[bool, bool]:
@@ -64,7 +64,7 @@ class _Execution:
 
     __slots__ = ("at", "node", "repeated", "seen")
 
-    def __init__(self, at: dict[int, At]) -> None:
+    def __init__(self, at: dict[int, CallCoordinates]) -> None:
         self.at = at
         self.node = -1  # number of the newest autograd node that was seen while it ran
         self.seen: set[int] = set()  # sites whose operators have run in forward
@@ -82,7 +82,7 @@ class Executions:
     def __init__(
         self,
         observer: Observer,
-        plan_of: Callable[[str, str], Plan | None],
+        plan_of: Callable[[str, str], NameStreams | None],
         watched: Mapping[int, Watched],
     ) -> None:
         self._observer = observer
@@ -97,7 +97,7 @@ class Executions:
         # By program, and by the sequence number of the node of reentrant checkpointing.
         self._again: dict[tuple[int, int], _Execution] = {}
 
-    def forward(self, program: Program, site: int) -> At | None:
+    def forward(self, program: Program, site: int) -> CallCoordinates | None:
         """Return the coordinates of the operator at `site` that runs in forward now.
 
         site: the index of the operator's anchor in the graph's program. None is returned where the
@@ -116,7 +116,9 @@ class Executions:
             self._bind(program, execution)
         return execution.at.get(site)
 
-    def backward(self, program: Program, site: int, place: AnchorPlace) -> tuple[At | None, bool]:
+    def backward(
+        self, program: Program, site: int, place: AnchorPlace
+    ) -> tuple[CallCoordinates | None, bool]:
         """Return the coordinates of a value that is seen in backward, and whether to record it.
 
         site: the index of `place`, the operator's anchor, in the graph's program. The value is
@@ -134,7 +136,7 @@ class Executions:
         execution = self._repeated(program, site) if place.gradients else None
         return (None if execution is None else execution.at.get(site)), False
 
-    def gradient(self, program: Program, site: int) -> At | None:
+    def gradient(self, program: Program, site: int) -> CallCoordinates | None:
         """Return the coordinates for the gradient at `site`, in the execution whose backward runs.
 
         site: the index of the anchor in the graph's program. None is returned where the running
@@ -143,7 +145,7 @@ class Executions:
         execution = self._of_node(program)
         return None if execution is None else execution.at.get(site)
 
-    def latest(self, program: Program, site: int) -> At | None:
+    def latest(self, program: Program, site: int) -> CallCoordinates | None:
         """Return the coordinates of `site` in the execution that began last; None if unknown.
 
         site: the index of an anchor in the graph's program.
@@ -170,7 +172,7 @@ class Executions:
             self._phases.pop().__exit__(None, None, None)
         return _Execution({site: there for site, there in at.items() if there is not None})
 
-    def _replayed(self, event: Event) -> At | None:
+    def _replayed(self, event: Event) -> CallCoordinates | None:
         match event:
             case AnchorPlace(backward=False, body=False):
                 return self._call(event)
@@ -186,7 +188,7 @@ class Executions:
                 self._phases[-1].__enter__()
         return None
 
-    def _call(self, place: AnchorPlace) -> At | None:
+    def _call(self, place: AnchorPlace) -> CallCoordinates | None:
         if not place.name:
             return self._clock.now()
         plan = self._plan_of(place.name, place.modes)
@@ -247,7 +249,7 @@ class Executions:
         execution = self._again.get(key)
         if execution is not None and site not in execution.repeated:
             return execution
-        at: dict[int, At] = {}
+        at: dict[int, CallCoordinates] = {}
         for other, event in enumerate(program.events):
             if isinstance(event, AnchorPlace):
                 plan = self._plan_of(event.name, event.modes)

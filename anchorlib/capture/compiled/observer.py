@@ -22,9 +22,9 @@ from anchorlib.capture.compiled.executions import Executions, Watched, in_backwa
 from anchorlib.capture.compiled.output_gradients import OutsideGradients, is_partial
 from anchorlib.capture.compiled.program_order import ProgramOrder, depends_on_order
 from anchorlib.capture.compiled.programs import AnchorPlace, AnchorReference, Program, program_of
-from anchorlib.capture.counting import At
+from anchorlib.capture.counting import CallCoordinates
 from anchorlib.capture.eager import Observer
-from anchorlib.capture.recording import UNSCALED, Plan, Stream
+from anchorlib.capture.recording import UNSCALED, NameStreams, Stream
 from anchorlib.errors import UnsupportedError
 from anchorlib.torch_private import graph_task
 
@@ -39,7 +39,9 @@ class CompiledObserver:
         without a name, and where the name's watched model is not known.
     """
 
-    def __init__(self, observer: Observer, plan_of: Callable[[str, str], Plan | None]) -> None:
+    def __init__(
+        self, observer: Observer, plan_of: Callable[[str, str], NameStreams | None]
+    ) -> None:
         self.watched: MutableMapping[int, Watched] = WeakValueDictionary()
         self._observer = observer
         self._warnings = CompileWarnings()
@@ -57,7 +59,7 @@ class CompiledObserver:
         self._ran: set[int] = set()
         self._compilers: set[str] = set()
         # Places in forward that were observed once and need none of the checks of `_any_value`.
-        self._ordinary: dict[AnchorReference, tuple[Program, Plan]] = {}
+        self._ordinary: dict[AnchorReference, tuple[Program, NameStreams]] = {}
 
     # -- called by operators
 
@@ -103,7 +105,7 @@ class CompiledObserver:
         return self._where(at)
 
     def _ordinary_value(
-        self, x: torch.Tensor, anchor: AnchorReference, program: Program, plan: Plan
+        self, x: torch.Tensor, anchor: AnchorReference, program: Program, plan: NameStreams
     ) -> tuple[int, ...]:
         """Observe `x` at an anchor that `_know` has noted, and return its encoded coordinates.
 
@@ -235,7 +237,9 @@ class CompiledObserver:
 
     # -- places
 
-    def _place(self, program: Program | None, anchor: AnchorReference) -> tuple[At | None, bool]:
+    def _place(
+        self, program: Program | None, anchor: AnchorReference
+    ) -> tuple[CallCoordinates | None, bool]:
         """Return the coordinates of the value that `anchor` observes now, and whether to record it.
 
         The coordinates are None where the value is neither recorded nor counted.
@@ -255,7 +259,11 @@ class CompiledObserver:
     # -- recording
 
     def _gradient(
-        self, g: torch.Tensor, at: At | None, program: Program | None, anchor: AnchorReference
+        self,
+        g: torch.Tensor,
+        at: CallCoordinates | None,
+        program: Program | None,
+        anchor: AnchorReference,
     ) -> None:
         if self._observer.closed or self._plan(anchor.name, anchor.modes) is None:
             return
@@ -270,7 +278,11 @@ class CompiledObserver:
             self._observer.fault(anchor.name, "grad", fault)
 
     def _see(
-        self, x: torch.Tensor | None, at: At, program: Program | None, anchor: AnchorReference
+        self,
+        x: torch.Tensor | None,
+        at: CallCoordinates,
+        program: Program | None,
+        anchor: AnchorReference,
     ) -> None:
         if x is not None:
             if x.dtype in LOW and program is not None and program.backend == "inductor":
@@ -279,7 +291,7 @@ class CompiledObserver:
         if program is not None and anchor.site in program.lost:
             self._lose(at, program.lost[anchor.site], anchor)
 
-    def _lose(self, at: At, reason: str, anchor: AnchorReference) -> None:
+    def _lose(self, at: CallCoordinates, reason: str, anchor: AnchorReference) -> None:
         """Count the gradient of the tensor observed at `at` as skipped, if it was to be recorded.
 
         reason: why the gradient is not recorded, as text for the gap, in which the store counts it.
@@ -290,7 +302,12 @@ class CompiledObserver:
             self._observer.recorder.skip(anchor.name, "grad", reason, at.step)
 
     def _record(
-        self, kind: str, x: torch.Tensor, at: At, program: Program | None, anchor: AnchorReference
+        self,
+        kind: str,
+        x: torch.Tensor,
+        at: CallCoordinates,
+        program: Program | None,
+        anchor: AnchorReference,
     ) -> None:
         plan = self._plan(anchor.name, anchor.modes)
         streams = () if plan is None else plan.streams(kind, at.phase)
@@ -308,6 +325,8 @@ class CompiledObserver:
         else:
             observe(x)
 
-    def _observe(self, streams: tuple[Stream, ...], kind: str, at: At, x: torch.Tensor) -> None:
+    def _observe(
+        self, streams: tuple[Stream, ...], kind: str, at: CallCoordinates, x: torch.Tensor
+    ) -> None:
         scaling = self._observer.scaling if kind == "grad" else UNSCALED
         self._observer.recorder.observe(streams, at, x, scaling)

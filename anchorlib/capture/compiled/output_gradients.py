@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from anchorlib.capture.counting import At
+from anchorlib.capture.counting import CallCoordinates
 from anchorlib.capture.dynamo_marks import never_traced
 from anchorlib.capture.eager import COMPILED_NODE, Observer
-from anchorlib.capture.recording import Plan
+from anchorlib.capture.recording import NameStreams
 from anchorlib.names import escape
 from anchorlib.torch_private import compiled_outputs, register_hook
 
@@ -40,12 +40,14 @@ class OutsideGradients:
         self._warn = warn
         self._named: set[str] = set()
 
-    def follow(self, x: torch.Tensor, node: object, plan: Plan, at: At) -> None:
+    def follow(self, x: torch.Tensor, node: object, plan: NameStreams, at: CallCoordinates) -> None:
         """Hook `x`, which `node` made, so that a partial gradient of `x` is noted as partial."""
         if is_partial(node):
             register_hook(x, node, _Arrival(self, plan, at))
 
-    def arrived(self, plan: Plan, at: At, gradient: torch.Tensor | None) -> None:
+    def arrived(
+        self, plan: NameStreams, at: CallCoordinates, gradient: torch.Tensor | None
+    ) -> None:
         """Warn that the recorded gradient of a tensor may lack a part, and name it in the header.
 
         gradient: what a hook outside of compiled code was given; None is counted as a skipped
@@ -57,7 +59,9 @@ class OutsideGradients:
         except Exception as fault:  # noqa: BLE001  # inside backward
             self._observer.fault(plan.name, "grad", fault)
 
-    def _arrived(self, plan: Plan, at: At, gradient: torch.Tensor | None) -> None:
+    def _arrived(
+        self, plan: NameStreams, at: CallCoordinates, gradient: torch.Tensor | None
+    ) -> None:
         recorder = self._observer.recorder
         streams = plan.streams("grad", at.phase)
         if self._observer.closed or all(stream.idle(at.step) for stream in streams):
@@ -80,7 +84,7 @@ class _Arrival:
 
     __slots__ = ("_at", "_outside", "_plan")
 
-    def __init__(self, outside: OutsideGradients, plan: Plan, at: At) -> None:
+    def __init__(self, outside: OutsideGradients, plan: NameStreams, at: CallCoordinates) -> None:
         self._outside, self._plan, self._at = outside, plan, at
 
     @never_traced

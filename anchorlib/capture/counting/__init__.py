@@ -6,11 +6,11 @@ from anchorlib.capture.counting.checkpointing import (
     recomputing,
     repetition,
 )
-from anchorlib.capture.counting.clock import At, Clock
+from anchorlib.capture.counting.clock import CallCoordinates, Clock
 from anchorlib.capture.counting.phases import Forward
 
 __all__ = [
-    "At",
+    "CallCoordinates",
     "Clock",
     "Forward",
     "Repetition",

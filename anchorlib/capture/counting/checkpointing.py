@@ -22,7 +22,7 @@ from types import FrameType
 import torch
 from torch.utils import checkpoint
 
-from anchorlib.capture.counting.clock import At
+from anchorlib.capture.counting.clock import CallCoordinates
 from anchorlib.torch_private import (
     CHECKPOINT_RECOMPUTES,
     ENGINE_CALL,
@@ -99,12 +99,12 @@ class UnfollowedCalls:
 
     def __init__(self) -> None:
         # By key and thread, since each thread has sequence numbers of its own.
-        self._calls: dict[Hashable, dict[int, list[tuple[int, At]]]] = {}
+        self._calls: dict[Hashable, dict[int, list[tuple[int, CallCoordinates]]]] = {}
         self._count = 0
         self._nodes: dict[int, list[int]] = {}  # by thread: the nodes that ran again, sorted
         self._taken: dict[tuple[Hashable, int, int], int] = {}
 
-    def remember(self, key: Hashable, at: At) -> None:
+    def remember(self, key: Hashable, at: CallCoordinates) -> None:
         """Remember a call of `key` made now at `at`, which reentrant checkpointing may repeat.
 
         When 65,536 calls are remembered, they are all forgotten first.
@@ -117,7 +117,7 @@ class UnfollowedCalls:
             threads = self._calls[key] = {}
         threads.setdefault(threading.get_ident(), []).append((next_sequence(), at))
 
-    def take(self, key: Hashable) -> At | None:
+    def take(self, key: Hashable) -> CallCoordinates | None:
         """Return the coordinates of the next call of `key` that the running autograd node repeats.
 
         Return None where the call is not known.

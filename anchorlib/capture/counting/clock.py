@@ -24,10 +24,10 @@ from anchorlib.capture.counting.step_enders import StepEnders
 from anchorlib.errors import OptionError
 from anchorlib.scope import EVAL, NO_GRAD
 
-__all__ = ["At", "Clock"]
+__all__ = ["CallCoordinates", "Clock"]
 
 
-class At(NamedTuple):
+class CallCoordinates(NamedTuple):
     """Coordinates of an observation without rank and attempt, which the store's writer adds."""
 
     step: int
@@ -50,7 +50,7 @@ class Clock:
         self,
         first_step: int = 0,
         *,
-        on_pass: Callable[[At], None] = lambda _at: None,
+        on_pass: Callable[[CallCoordinates], None] = lambda _at: None,
         on_step: Callable[[int], None] = lambda _step: None,
         label: Callable[[Any], str] = lambda optimizer: type(optimizer).__name__,
     ) -> None:
@@ -123,7 +123,7 @@ class Clock:
         """Note that the forward of a watched model has ended, so that its phase ends."""
         self.phases.leave()
 
-    def call(self, name: Hashable, *, backward: bool = False) -> At:
+    def call(self, name: Hashable, *, backward: bool = False) -> CallCoordinates:
         """Count an observation of `name`, and return its coordinates.
 
         backward: whether the observation is made inside a backward.
@@ -137,7 +137,7 @@ class Clock:
         backward: bool = False,
         opens: bool = True,
         phase: str | None = None,
-    ) -> At:
+    ) -> CallCoordinates:
         """Count an observation on each of its counters, and return its coordinates.
 
         counters: keys, one for each mode of the observed name, since each mode counts calls on its
@@ -163,11 +163,11 @@ class Clock:
         except KeyError:
             n = passes.call(counters)
         # A NamedTuple's own constructor would cost as much as the rest of this method.
-        return _tuple(At, (passes.step, passes.index, n, phase))
+        return _tuple(CallCoordinates, (passes.step, passes.index, n, phase))
 
     def _count_first(
         self, counters: tuple[Hashable, ...], phase: str, *, backward: bool, opens: bool
-    ) -> At:
+    ) -> CallCoordinates:
         """Count an observation where a pass may begin, or where it has several counters.
 
         The arguments and the returned coordinates are those of `count`.
@@ -176,12 +176,12 @@ class Clock:
             passes = self._passes.get(phase) or self._new(phase)
             if not passes.started or (passes.gradient_seen and not backward):
                 self._open(passes, phase, begins=opens)
-            return At(passes.step, passes.index, passes.call(counters), phase)
+            return CallCoordinates(passes.step, passes.index, passes.call(counters), phase)
 
-    def now(self) -> At:
+    def now(self) -> CallCoordinates:
         """Return the coordinates of an event that is no call: the current pass, call 0."""
         with self._lock:
-            return At(self.step, self._current().index, 0, self.phase)
+            return CallCoordinates(self.step, self._current().index, 0, self.phase)
 
     @property
     def is_open(self) -> bool:
@@ -199,7 +199,7 @@ class Clock:
         ready, passes.ready = passes.ready, True
         return not ready
 
-    def gradient(self, at: At | None = None) -> None:
+    def gradient(self, at: CallCoordinates | None = None) -> None:
         """Note that a gradient arrived: the next forward observation of its phase opens a pass.
 
         at: the coordinates of the forward call that the gradient belongs to; None where unknown,
@@ -238,7 +238,7 @@ class Clock:
             passes.next()
         if begins:
             passes.started = True
-            self._on_pass(At(self.step, passes.index, 0, phase))
+            self._on_pass(CallCoordinates(self.step, passes.index, 0, phase))
 
     # -- step
 

@@ -18,9 +18,9 @@ from weakref import ref
 
 from torch import nn
 
-from anchorlib.capture.counting import At, Clock, Forward
+from anchorlib.capture.counting import CallCoordinates, Clock, Forward
 from anchorlib.capture.eager.call_sites import Surroundings, held_by_optimizer, surroundings
-from anchorlib.capture.recording import MIXED, NEW, QUIET, REACHED, Plan
+from anchorlib.capture.recording import MIXED, NEW, QUIET, REACHED, NameStreams
 from anchorlib.scope import NO_GRAD
 
 __all__ = ["Forwards"]
@@ -77,7 +77,7 @@ class Forwards:
 
     # -- names
 
-    def place(self, plan: Plan, *, gradients: bool) -> At:
+    def place(self, plan: NameStreams, *, gradients: bool) -> CallCoordinates:
         """Count a use of a name in forward, and return its coordinates.
 
         plan: what is recorded of the name. gradients: whether gradients are enabled.
@@ -87,12 +87,12 @@ class Forwards:
         self._use(plan)
         return self._clock.count(plan.counters)
 
-    def _use(self, plan: Plan) -> None:
+    def _use(self, plan: NameStreams) -> None:
         if plan.use < REACHED:
             plan.use = REACHED
         self._began = True
 
-    def _place_without(self, plan: Plan) -> At:
+    def _place_without(self, plan: NameStreams) -> CallCoordinates:
         clock, forward = self._clock, self._clock.phases.forward
         if clock.phases.is_named or forward not in {None, Forward.BESIDE}:
             return clock.count(plan.counters)
@@ -109,7 +109,9 @@ class Forwards:
             plan.use = QUIET
         return clock.count(plan.counters, opens=not clock.trains)
 
-    def _is_monitoring(self, plan: Plan, module: nn.Module | None, *, outermost: bool) -> bool:
+    def _is_monitoring(
+        self, plan: NameStreams, module: nn.Module | None, *, outermost: bool
+    ) -> bool:
         """Return whether a use of a name without gradients belongs to monitoring the training.
 
         module: the outermost module that is being called; None without one. outermost: whether no

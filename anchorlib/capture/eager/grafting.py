@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from anchorlib.capture.counting import At
+from anchorlib.capture.counting import CallCoordinates
 from anchorlib.capture.recording import ScaleAndFlags
 from anchorlib.capture.tensors import is_plain, undisturbed
 from anchorlib.errors import AnchorError, UnknownTensorError
@@ -68,7 +68,7 @@ class Graft:
         self._rank = rank
         self._steps = steps
         self._series: dict[tuple[str, str], Series | None] = {}
-        self._places: dict[tuple[str, str], dict[At, int]] = {}
+        self._places: dict[tuple[str, str], dict[CallCoordinates, int]] = {}
         self._lock = threading.Lock()
         self.handed = 0
         self.skipped: Counter[str] = Counter()
@@ -77,7 +77,7 @@ class Graft:
     # -- handing over
 
     def in_place(
-        self, name: str, kind: str, at: At, x: torch.Tensor, scaling: ScaleAndFlags
+        self, name: str, kind: str, at: CallCoordinates, x: torch.Tensor, scaling: ScaleAndFlags
     ) -> None:
         """Overwrite `x` with the value that the other run recorded at these coordinates.
 
@@ -97,7 +97,7 @@ class Graft:
             x.data.copy_(theirs)
 
     def gradient(
-        self, name: str, kind: str, at: At, x: torch.Tensor, scaling: ScaleAndFlags
+        self, name: str, kind: str, at: CallCoordinates, x: torch.Tensor, scaling: ScaleAndFlags
     ) -> torch.Tensor | None:
         """Return the recorded gradient that replaces the gradient `x`; None where no record fits.
 
@@ -113,7 +113,7 @@ class Graft:
             return _laid_out_as(x, theirs)
 
     def _theirs(
-        self, name: str, kind: str, at: At, x: torch.Tensor, scaling: ScaleAndFlags
+        self, name: str, kind: str, at: CallCoordinates, x: torch.Tensor, scaling: ScaleAndFlags
     ) -> torch.Tensor | None:
         if self._steps is not None and at.step not in self._steps:
             return None
@@ -128,7 +128,7 @@ class Graft:
         return theirs
 
     def _read(
-        self, name: str, kind: str, at: At, x: torch.Tensor, scaling: ScaleAndFlags
+        self, name: str, kind: str, at: CallCoordinates, x: torch.Tensor, scaling: ScaleAndFlags
     ) -> torch.Tensor | str:
         """Return the run's tensor at these coordinates, or a text on why it cannot be used."""
         from anchorlib.reading import as_tensor  # the store is loaded where it is read
@@ -201,11 +201,11 @@ class Graft:
         )
 
 
-def _places(series: Series) -> dict[At, int]:
+def _places(series: Series) -> dict[CallCoordinates, int]:
     """Return, for the coordinates of each record, the index in the series of the last one there."""
     columns = series.columns
     each = (columns[name].tolist() for name in ("step", "pass_index", "call", "phase"))
-    return {At(*one): index for index, one in enumerate(zip(*each, strict=True))}
+    return {CallCoordinates(*one): index for index, one in enumerate(zip(*each, strict=True))}
 
 
 def _laid_out_as(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

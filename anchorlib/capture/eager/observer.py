@@ -14,13 +14,26 @@ from typing import Any
 import torch
 
 from anchorlib.capture.ancestry import Given, LineageTracker
-from anchorlib.capture.counting import At, Clock, Repetition, UnfollowedCalls, repetition
+from anchorlib.capture.counting import (
+    CallCoordinates,
+    Clock,
+    Repetition,
+    UnfollowedCalls,
+    repetition,
+)
 from anchorlib.capture.dynamo_marks import never_traced
 from anchorlib.capture.eager.call_sites import COMPILED_NODE
 from anchorlib.capture.eager.forwards import Forwards
 from anchorlib.capture.eager.grafting import Graft
 from anchorlib.capture.own_hooks import HookHandle, add_tensor_hook
-from anchorlib.capture.recording import REACHED, UNSCALED, Plan, Recorder, ScaleAndFlags, Stream
+from anchorlib.capture.recording import (
+    REACHED,
+    UNSCALED,
+    NameStreams,
+    Recorder,
+    ScaleAndFlags,
+    Stream,
+)
 from anchorlib.errors import UnsupportedError
 from anchorlib.names import escape, join
 from anchorlib.scope import NO_GRAD
@@ -56,12 +69,12 @@ class GradientHook:
     # Lets torch save an anchored leaf, or send it to other processes, without a warning.
     __torch_unserializable__ = True
 
-    def __init__(self, observer: Observer, plan: Plan | None, at: At) -> None:
+    def __init__(self, observer: Observer, plan: NameStreams | None, at: CallCoordinates) -> None:
         self._observer = observer
         self._plan = plan
         self.at = at
 
-    def serves(self, observer: Observer, plan: Plan | None) -> bool:
+    def serves(self, observer: Observer, plan: NameStreams | None) -> bool:
         """Return whether this hook records what `plan` selects, for the observer `observer`."""
         return self._observer is observer and self._plan is plan
 
@@ -108,7 +121,9 @@ class Observer:
         self.lineage = LineageTracker(recorder.lineage)
         self.closed = False
         self.graft: Graft | None = None
-        self.outside: Callable[[torch.Tensor, object, Plan, At], None] = lambda *_told: None
+        self.outside: Callable[[torch.Tensor, object, NameStreams, CallCoordinates], None] = (
+            lambda *_told: None
+        )
         self.scaling = UNSCALED  # stored with each gradient: the loss scale of mixed precision
         self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda scaled: scaled
         self.unfollowed = UnfollowedCalls()
@@ -118,7 +133,7 @@ class Observer:
         self._logged: set[str] = set()
 
     def value(  # noqa: C901, PLR0912, PLR0915  # inlined: each call would cost at every observation
-        self, plan: Plan, x: torch.Tensor, *, grad: bool = True, given: Given | None = None
+        self, plan: NameStreams, x: torch.Tensor, *, grad: bool = True, given: Given | None = None
     ) -> None:
         """Observe `x` in the forward pass, and hook its gradient.
 
@@ -155,14 +170,14 @@ class Observer:
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
             self.fault(plan.name, "value", fault)
 
-    def _place(self, plan: Plan) -> At:
+    def _place(self, plan: NameStreams) -> CallCoordinates:
         gradients = _grad_enabled()
         at = self.forwards.place(plan, gradients=gradients)
         if not gradients and at.phase != NO_GRAD:
             self.unfollowed.remember(plan, at)
         return at
 
-    def _repeated(self, plan: Plan, x: torch.Tensor, *, wanted: bool) -> bool:
+    def _repeated(self, plan: NameStreams, x: torch.Tensor, *, wanted: bool) -> bool:
         """Return whether activation checkpointing repeats a call whose value is recorded already.
 
         If the call was first made without gradients, the gradient of `x` is hooked now; if it is
@@ -181,7 +196,7 @@ class Observer:
             self._follow(plan, x, at, x.grad_fn, plan.streams("grad", at.phase) if wanted else ())
         return True
 
-    def _miss(self, plan: Plan, x: torch.Tensor, *, wanted: bool) -> None:
+    def _miss(self, plan: NameStreams, x: torch.Tensor, *, wanted: bool) -> None:
         now = self.clock.now()
         streams = plan.streams("grad", now.phase)
         if wanted and x.requires_grad and not _all_idle(streams, now.step):
@@ -192,7 +207,7 @@ class Observer:
         self.unfollowed.clear()
 
     def gradient(
-        self, plan: Plan | None, at: At, gradient: torch.Tensor | None
+        self, plan: NameStreams | None, at: CallCoordinates, gradient: torch.Tensor | None
     ) -> torch.Tensor | None:
         """Observe a gradient of the forward call at `at`.
 
@@ -212,7 +227,9 @@ class Observer:
             self.fault(plan.name if plan else "", "grad", fault)
         return None
 
-    def pass_gradient(self, plan: Plan, gradient: torch.Tensor | None) -> torch.Tensor | None:
+    def pass_gradient(
+        self, plan: NameStreams, gradient: torch.Tensor | None
+    ) -> torch.Tensor | None:
         """Observe the gradient that one backward adds to a parameter.
 
         Returns None, or under `anchorlib.graft` the other run's gradient, to be used instead.
@@ -231,7 +248,12 @@ class Observer:
         return None
 
     def kind(
-        self, plan: Plan, kind: str, at: At, x: torch.Tensor, scaling: ScaleAndFlags = UNSCALED
+        self,
+        plan: NameStreams,
+        kind: str,
+        at: CallCoordinates,
+        x: torch.Tensor,
+        scaling: ScaleAndFlags = UNSCALED,
     ) -> None:
         """Observe a tensor that belongs to no forward call, as a parameter or optimizer state.
 
@@ -250,7 +272,12 @@ class Observer:
             self.fault(plan.name, kind, fault)
 
     def _follow(
-        self, plan: Plan, x: torch.Tensor, at: At, node: Any, streams: tuple[Stream, ...]
+        self,
+        plan: NameStreams,
+        x: torch.Tensor,
+        at: CallCoordinates,
+        node: Any,
+        streams: tuple[Stream, ...],
     ) -> None:
         """Hook `x` to record its gradient, or at least to notice that its pass has a gradient.
 
@@ -258,7 +285,7 @@ class Observer:
             gradient, empty where it is not recorded. If none selects anything in this step, `x` is
             hooked only where no other hook would notice the pass's gradient.
         """
-        recorded: Plan | None = plan
+        recorded: NameStreams | None = plan
         if not (streams and streams[0].at_once) and _all_idle(streams, at.step):
             # To notice a pass one hook is enough, but a model's output may be detached later.
             if not (self.clock.wants_gradient_hook() or plan.ends):
@@ -269,7 +296,7 @@ class Observer:
         else:
             register_hook(x, node, GradientHook(self, recorded, at))
 
-    def _follow_leaf(self, plan: Plan | None, x: torch.Tensor, at: At) -> None:
+    def _follow_leaf(self, plan: NameStreams | None, x: torch.Tensor, at: CallCoordinates) -> None:
         """Hook a leaf once for each plan, however often it is anchored: a leaf outlives the step.
 
         Where this torch does not show a tensor's hooks, the gradient is counted as skipped instead.

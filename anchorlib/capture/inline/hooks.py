@@ -16,7 +16,7 @@ import torch
 from anchorlib.capture import compiled
 from anchorlib.capture.dynamo_marks import natively
 from anchorlib.capture.eager import Observer
-from anchorlib.capture.recording import NEW, QUIET, Plan, Stream
+from anchorlib.capture.recording import NEW, QUIET, NameStreams, Stream
 from anchorlib.capture.tensors import stands_for_a_tensor
 from anchorlib.errors import NotATensorError
 from anchorlib.modes import Mode, ModeSpec, parse_modes
@@ -91,9 +91,9 @@ class Anchors:
         self._scope = scope
         self._limited = scope != ANYTHING
         self._names: set[str] = set()
-        self._default: dict[str, Plan] = {}  # plans of anchors that are given no mode
-        self._plans: dict[tuple[str, object], Plan] = {}
-        self._of_modes: dict[tuple[str, tuple[Mode, ...]], Plan] = {}
+        self._default: dict[str, NameStreams] = {}  # plans of anchors that are given no mode
+        self._plans: dict[tuple[str, object], NameStreams] = {}
+        self._of_modes: dict[tuple[str, tuple[Mode, ...]], NameStreams] = {}
         self.compiled = compiled.CompiledObserver(observer, self._compiled_plan)
 
     def take(self, x: Any, name: str, mode: ModeSpec | None, *, grad: bool) -> None:
@@ -116,14 +116,14 @@ class Anchors:
         """Return whether the program has called an anchor of this name so far."""
         return name in self._names
 
-    def found_plan(self, name: str) -> Plan:
+    def found_plan(self, name: str) -> NameStreams:
         """Return what to record of a tensor that no anchor named, such as the loss, under `name`.
 
         It is the plan of an anchor `name` that is given no mode.
         """
         return self._of_modes.get((name, self._modes)) or self._plan(name, None)
 
-    def _records_nothing(self, plan: Plan) -> bool:
+    def _records_nothing(self, plan: NameStreams) -> bool:
         """Return whether this use of a name can be skipped: it is neither recorded nor counted.
 
         The first use of a name, and its first use with gradients, are never skipped: they decide
@@ -134,7 +134,7 @@ class Anchors:
         clock = self._observer.clock
         return self._scope.records_nothing(clock.step, clock.phase)
 
-    def _plan_of(self, name: str, mode: ModeSpec | None) -> Plan:
+    def _plan_of(self, name: str, mode: ModeSpec | None) -> NameStreams:
         """Return what is recorded at an anchor that the program calls, and note its name."""
         given = tuple(mode) if type(mode) is list else mode
         plan = self._plans.get((name, given))
@@ -145,7 +145,7 @@ class Anchors:
                 self._default[name] = plan
         return plan
 
-    def _plan(self, name: str, mode: ModeSpec | None) -> Plan:
+    def _plan(self, name: str, mode: ModeSpec | None) -> NameStreams:
         name = check_name(name)
         modes = self._modes if mode is None else parse_modes(mode)
         plan = self._of_modes.get((name, modes))
@@ -153,7 +153,7 @@ class Anchors:
             plan = self._of_modes[name, modes] = self._new_plan(name, modes)
         return plan
 
-    def _new_plan(self, name: str, modes: tuple[Mode, ...]) -> Plan:
+    def _new_plan(self, name: str, modes: tuple[Mode, ...]) -> NameStreams:
         recorder, scope = self._observer.recorder, self._scope
 
         def make(kind: str, phase: str) -> tuple[Stream, ...]:
@@ -161,9 +161,9 @@ class Anchors:
             some = modes if wanted else ()
             return recorder.streams(name, kind, [(mode, scope.steps) for mode in some], phase)
 
-        return Plan(name, make, lambda: modes)
+        return NameStreams(name, make, lambda: modes)
 
-    def _compiled_plan(self, name: str, modes: str) -> Plan | None:
+    def _compiled_plan(self, name: str, modes: str) -> NameStreams | None:
         """Return the plan of an anchor or watched tensor in compiled code.
 
         None is returned for a watched tensor without a name, or of an unknown watched model.

@@ -10,11 +10,11 @@ from functools import partial
 
 import torch
 
-from anchorlib.capture.counting import At
+from anchorlib.capture.counting import CallCoordinates
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.headers import StartingValues
-from anchorlib.capture.naming import Parts
-from anchorlib.capture.recording import UNSCALED, Plan, Stream
+from anchorlib.capture.naming import NamedMembers
+from anchorlib.capture.recording import UNSCALED, NameStreams, Stream
 from anchorlib.capture.tensors import (
     known_sizes,
     plain,
@@ -28,7 +28,7 @@ from anchorlib.torch_private import own_buffers
 
 __all__ = ["ModelState"]
 
-PlanOf = Callable[[str], Plan]
+PlanOf = Callable[[str], NameStreams]
 """Returns the plan of a name: what is recorded of it."""
 
 
@@ -38,13 +38,13 @@ class ModelState:
     starts: takes, at the first pass, digests of the parameters and buffers that are not recorded.
     """
 
-    def __init__(self, parts: Parts, observer: Observer, starts: StartingValues) -> None:
+    def __init__(self, parts: NamedMembers, observer: Observer, starts: StartingValues) -> None:
         self._parts = parts
         self._observer = observer
         self._values: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._starts: StartingValues | None = starts  # None once they are noted
 
-    def observe(self, at: At, plan_of: PlanOf) -> None:
+    def observe(self, at: CallCoordinates, plan_of: PlanOf) -> None:
         """Record the selected parameters and buffers as a pass begins.
 
         Each is recorded once in a step and phase, and again in a later pass if its bits changed.
@@ -61,7 +61,7 @@ class ModelState:
             except Exception as fault:  # noqa: BLE001  # inside a user's forward: training goes on
                 self._observer.fault(name, "value", fault)
 
-    def _note_starts(self, at: At, plan_of: PlanOf) -> None:
+    def _note_starts(self, at: CallCoordinates, plan_of: PlanOf) -> None:
         """Note digests of the parameters and buffers that are not recorded, at the first pass."""
         starts, self._starts = self._starts, None
         if starts is not None:
@@ -82,7 +82,7 @@ class ModelState:
         return tensors
 
     def _record_value(
-        self, name: str, streams: tuple[Stream, ...], at: At, tensor: torch.Tensor
+        self, name: str, streams: tuple[Stream, ...], at: CallCoordinates, tensor: torch.Tensor
     ) -> None:
         now = (at.step, _bits(tensor))
         # Edits of `.data` and fused optimizers do not count up `_version`: only the bits tell.

@@ -14,14 +14,14 @@ from torch import nn
 
 from anchorlib.capture.ancestry import Given
 from anchorlib.capture.compiled import enter_root, leave_root, watch_compiled
-from anchorlib.capture.counting import At, recomputing
+from anchorlib.capture.counting import CallCoordinates, recomputing
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.headers import StartingValues
 from anchorlib.capture.inline import recording
 from anchorlib.capture.models.model_state import ModelState
 from anchorlib.capture.models.module_hooks import ModuleHook, PassGradient, ShardGradient
 from anchorlib.capture.models.module_modes import ModuleModes
-from anchorlib.capture.naming import Choice, Parts, named_leaves
+from anchorlib.capture.naming import Choice, NamedMembers, named_leaves
 from anchorlib.capture.own_hooks import (
     HookHandle,
     add_forward_hook,
@@ -29,7 +29,7 @@ from anchorlib.capture.own_hooks import (
     add_post_accumulate_grad_hook,
     add_tensor_hook,
 )
-from anchorlib.capture.recording import Plan, Stream
+from anchorlib.capture.recording import NameStreams, Stream
 from anchorlib.capture.tensors import plain_inside
 from anchorlib.errors import UnsupportedError
 from anchorlib.modes import Mode
@@ -50,14 +50,14 @@ class ModelWatch:
     """
 
     def __init__(
-        self, parts: Parts, observer: Observer, wanted: Wanted, starts: StartingValues
+        self, parts: NamedMembers, observer: Observer, wanted: Wanted, starts: StartingValues
     ) -> None:
         self.parts = parts
         self.number = next(_numbers)  # by which compiled code knows this watch
         self.choices: list[Choice] = []
         self._observer = observer
         self._wanted = wanted
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, NameStreams] = {}
         self._hook_handles: list[HookHandle] = []
         self._hooked: set[str] = set()
         self._attached = False
@@ -90,11 +90,11 @@ class ModelWatch:
         for plan in self._plans.values():
             plan.forget()
 
-    def plan(self, name: str) -> Plan:
+    def plan(self, name: str) -> NameStreams:
         """Return the plan of `name`: what is recorded of each of its kinds in each phase."""
         plan = self._plans.get(name)
         if plan is None:
-            plan = self._plans[name] = Plan(
+            plan = self._plans[name] = NameStreams(
                 name,
                 lambda kind, phase: self._make(name, kind, phase),
                 lambda: (*self._chosen(name, "value"), *self._chosen(name, "grad")),
@@ -261,7 +261,7 @@ class ModelWatch:
                 )
             self._hook_handles.append(handle)
 
-    def on_pass(self, at: At) -> None:
+    def on_pass(self, at: CallCoordinates) -> None:
         """Record parameters and buffers as the pass at `at` begins, and note layers in eval mode.
 
         Each is recorded once in a step and phase, and again in a later pass if its bits changed.

@@ -12,7 +12,7 @@ from torch import nn
 from anchorlib.capture.dynamo_marks import natively, never_traced
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.own_hooks import OwnHook
-from anchorlib.capture.recording import Plan
+from anchorlib.capture.recording import NameStreams
 
 __all__ = ["ModuleHook", "PassGradient", "ShardGradient"]
 
@@ -42,7 +42,7 @@ class PassGradient:
     __slots__ = ("_observer", "_plan")
     __torch_unserializable__ = True  # lets torch save a watched parameter without a warning
 
-    def __init__(self, observer: Observer, plan: Plan) -> None:
+    def __init__(self, observer: Observer, plan: NameStreams) -> None:
         self._observer = observer
         self._plan = plan
 
@@ -60,7 +60,7 @@ class ShardGradient:
 
     __slots__ = ("_last", "_observer", "_plan")
 
-    def __init__(self, observer: Observer, plan: Plan) -> None:
+    def __init__(self, observer: Observer, plan: NameStreams) -> None:
         self._observer = observer
         self._plan = plan
         self._last: Callable[[], torch.Tensor | None] = lambda: None

@@ -3,10 +3,10 @@
 from anchorlib.capture.naming.choice import Choice, WatchArguments
 from anchorlib.capture.naming.optimizer_state import state_values, tensor_of, why_no_tensor
 from anchorlib.capture.naming.structure import (
-    Parts,
+    NamedMembers,
     has_forward,
     named_leaves,
-    parts_of,
+    named_members,
     state_keys,
     tensor_kinds,
     unwrapped,
@@ -14,11 +14,11 @@ from anchorlib.capture.naming.structure import (
 
 __all__ = [
     "Choice",
-    "Parts",
+    "NamedMembers",
     "WatchArguments",
     "has_forward",
     "named_leaves",
-    "parts_of",
+    "named_members",
     "state_keys",
     "state_values",
     "tensor_kinds",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from anchorlib.capture.naming.optimizer_state import key_of
-from anchorlib.capture.naming.structure import Parts
+from anchorlib.capture.naming.structure import NamedMembers
 from anchorlib.errors import OptionError, UnknownTensorError
 from anchorlib.folds import idle
 from anchorlib.modes import Mode
@@ -58,7 +58,7 @@ class Choice:
         self,
         asked: WatchArguments,
         known: Known,
-        parts: Parts,
+        parts: NamedMembers,
     ) -> None:
         selectors = asked.selectors
         self.modes = asked.modes
@@ -78,7 +78,7 @@ class Choice:
             }
 
     def _resolve(
-        self, text: str, known: Known, parts: Parts, open_kinds: tuple[str, ...]
+        self, text: str, known: Known, parts: NamedMembers, open_kinds: tuple[str, ...]
     ) -> list[tuple[str, str]]:
         try:
             pairs = select([text], known, open_kinds=open_kinds, open_outputs=True)
@@ -143,7 +143,9 @@ class Choice:
         return [text for text, came in self._late.items() if not came]
 
 
-def _recorded_as(text: object, known: Known, parts: Parts, open_kinds: tuple[str, ...]) -> str:
+def _recorded_as(
+    text: object, known: Known, parts: NamedMembers, open_kinds: tuple[str, ...]
+) -> str:
     """Return the selector `text`, changed to the names under which tensors are recorded.
 
     A selector that matches nothing as it stands is tried with the model's prefix before it. If that
@@ -161,14 +163,14 @@ def _recorded_as(text: object, known: Known, parts: Parts, open_kinds: tuple[str
     return whole
 
 
-def _renamed(text: str, parts: Parts) -> str:
+def _renamed(text: str, parts: NamedMembers) -> str:
     """Return the selector `text`; a tied parameter or shared module gets its first name."""
     name, kind = split(text)
     first = parts.first_name(name)
     return text if first == name else join(first, kind) if kind else first
 
 
-def _why_not(text: str, parts: Parts, *, has_optimizer: bool) -> str:
+def _why_not(text: str, parts: NamedMembers, *, has_optimizer: bool) -> str:
     """Return why a parameter lacks the kind that `text` asks for; "" if `text` names no parameter.
 
     has_optimizer: whether `watch` was given an optimizer of the model. "" is also returned where no

@@ -18,10 +18,10 @@ from anchorlib.capture.naming.optimizer_state import state_kinds
 from anchorlib.torch_private import children_of, is_wrapper_link, own_buffers, own_parameters
 
 __all__ = [
-    "Parts",
+    "NamedMembers",
     "has_forward",
     "named_leaves",
-    "parts_of",
+    "named_members",
     "state_keys",
     "tensor_kinds",
     "unwrapped",
@@ -31,7 +31,7 @@ _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
-class Parts:
+class NamedMembers:
     """The named parts of a model; each dict is in definition order, with each object once.
 
     An object with several names is listed by its first name.
@@ -59,7 +59,7 @@ class Parts:
         return name
 
 
-def parts_of(model: nn.Module, prefix: str = "") -> Parts:
+def named_members(model: nn.Module, prefix: str = "") -> NamedMembers:
     """Return the named parts of `model`, with `prefix` and a dot before each name."""
     by_path, repeated = _walk(model)
     root = by_path.pop("")
@@ -86,7 +86,7 @@ def parts_of(model: nn.Module, prefix: str = "") -> Parts:
                 buffers[stem + name] = (module, name)
     modules[_unused(lead + "output", modules)] = root
     input_name = _unused(lead + "input", modules)
-    return Parts(root, modules, parameters, buffers, input_name, aliases, prefix)
+    return NamedMembers(root, modules, parameters, buffers, input_name, aliases, prefix)
 
 
 def has_forward(module: nn.Module) -> bool:
@@ -173,7 +173,7 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 
 def state_keys(
-    parts: Parts, optimizers: Sequence[torch.optim.Optimizer]
+    parts: NamedMembers, optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, list[str]] | None:
     """Return, by name, the kinds of optimizer state of each parameter that `optimizers` hold.
 
@@ -193,7 +193,7 @@ def state_keys(
 
 
 def tensor_kinds(
-    parts: Parts, state: Mapping[str, list[str]] | None, *, unknown_state: str | None = None
+    parts: NamedMembers, state: Mapping[str, list[str]] | None, *, unknown_state: str | None = None
 ) -> list[tuple[str, str]]:
     """Return every (name, kind) of a model that can be known before its first step.
 

@@ -14,14 +14,14 @@ from weakref import ref
 import torch
 from torch.optim.optimizer import Optimizer
 
-from anchorlib.capture.counting import At
+from anchorlib.capture.counting import CallCoordinates
 from anchorlib.capture.dynamo_marks import never_traced
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.naming import state_values, tensor_of, why_no_tensor
 from anchorlib.capture.optimizers.amp import ScalerHooks, fused_scaling
 from anchorlib.capture.optimizers.nested_steps import is_nested_step
 from anchorlib.capture.own_hooks import OwnHook, add_global_step_post_hook, add_step_pre_hook
-from anchorlib.capture.recording import UNSCALED, Plan, ScaleAndFlags, Stream
+from anchorlib.capture.recording import UNSCALED, NameStreams, ScaleAndFlags, Stream
 from anchorlib.errors import OptionError
 from anchorlib.record import Flag
 
@@ -79,7 +79,7 @@ class OptimizerWatch:
         optimizer: Optimizer,
         names: Mapping[int, tuple[int, str]],
         observer: Observer,
-        plan: Callable[[str], Plan],
+        plan: Callable[[str], NameStreams],
         records_nothing: Callable[[int, str], bool],
     ) -> None:
         self.of = ref(optimizer)
@@ -96,7 +96,7 @@ class OptimizerWatch:
         # A hook of this optimizer, not a global one, runs after the user's that change gradients.
         self._hook_handle = add_step_pre_hook(optimizer, _BeforeStep(self))
 
-    def records(self, plan: Callable[[str], Plan]) -> bool:
+    def records(self, plan: Callable[[str], NameStreams]) -> bool:
         """Return whether this watch records for the watched model with the method `plan`."""
         return self._plan == plan
 
@@ -166,7 +166,7 @@ class OptimizerWatch:
             self._record_updates(self._at())
         self._count()
 
-    def _record_updates(self, at: At) -> None:
+    def _record_updates(self, at: CallCoordinates) -> None:
         for name, parameter in self.parameters.items():
             plan = self._plan(name)
             self._observer.kind(plan, "updated", at, parameter, self._scaling)
@@ -177,7 +177,9 @@ class OptimizerWatch:
                 self._observer.kind(plan, "delta", at, change, self._scaling)
             self._record_state(plan, at, parameter)
 
-    def _record_state(self, plan: Plan, at: At, parameter: torch.nn.Parameter) -> None:
+    def _record_state(
+        self, plan: NameStreams, at: CallCoordinates, parameter: torch.nn.Parameter
+    ) -> None:
         optimizer = self.of()
         if optimizer is None:
             return
@@ -190,14 +192,14 @@ class OptimizerWatch:
             else:
                 self._observer.kind(plan, kind, at, tensor)
 
-    def _at(self) -> At:
+    def _at(self) -> CallCoordinates:
         """Return the coordinates of the optimizer's step: pass 0, and a call.
 
         The call is the number of steps that the optimizer made before in the session's open step.
         """
         now = self._observer.clock.now()
         step, times = self._ended
-        return At(now.step, 0, times if step == now.step else 0, now.phase)
+        return CallCoordinates(now.step, 0, times if step == now.step else 0, now.phase)
 
     def _count(self) -> None:
         at = self._at()

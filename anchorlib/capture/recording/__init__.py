@@ -8,11 +8,11 @@ from anchorlib.capture.recording.streams import (
     QUIET,
     REACHED,
     UNSCALED,
-    Plan,
+    NameStreams,
     ScaleAndFlags,
     Stream,
 )
-from anchorlib.capture.recording.weighing import Weighing, size_text
+from anchorlib.capture.recording.weighing import StepBytes, size_text
 
 __all__ = [
     "MIXED",
@@ -20,11 +20,11 @@ __all__ = [
     "QUIET",
     "REACHED",
     "UNSCALED",
-    "Plan",
+    "NameStreams",
     "Recorder",
     "ScaleAndFlags",
+    "StepBytes",
     "Stream",
-    "Weighing",
     "size_text",
     "tell",
 ]

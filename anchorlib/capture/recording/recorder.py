@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from anchorlib.capture.counting import At
+from anchorlib.capture.counting import CallCoordinates
 from anchorlib.capture.recording.putter import compiled_putter, layout_key
 from anchorlib.capture.recording.stream_table import StreamTable
 from anchorlib.capture.recording.streams import UNSCALED, ScaleAndFlags, Stream
-from anchorlib.capture.recording.weighing import Weight
+from anchorlib.capture.recording.weighing import StreamBytes
 from anchorlib.capture.tensors import (
     CudaCopier,
     Snapshot,
@@ -82,7 +82,7 @@ class Recorder:
     def observe(
         self,
         streams: tuple[Stream, ...],
-        at: At,
+        at: CallCoordinates,
         x: torch.Tensor,
         scaling: ScaleAndFlags = UNSCALED,
     ) -> None:
@@ -102,7 +102,11 @@ class Recorder:
             self._queue.fill()
 
     def _observe(
-        self, streams: tuple[Stream, ...], at: At, x: torch.Tensor, scaling: ScaleAndFlags
+        self,
+        streams: tuple[Stream, ...],
+        at: CallCoordinates,
+        x: torch.Tensor,
+        scaling: ScaleAndFlags,
     ) -> None:
         wanted = [stream for stream in streams if stream.wants(at.step)]
         if not wanted:
@@ -117,7 +121,11 @@ class Recorder:
             self._take(stream, at, x, scaling)
 
     def quick(
-        self, stream: Stream, at: At, x: torch.Tensor, scaling: ScaleAndFlags = UNSCALED
+        self,
+        stream: Stream,
+        at: CallCoordinates,
+        x: torch.Tensor,
+        scaling: ScaleAndFlags = UNSCALED,
     ) -> torch.Size | None:
         """Record `x` in `stream` in the fast way, if it is an ordinary tensor; return its shape.
 
@@ -140,7 +148,7 @@ class Recorder:
         return self._place_in_python(stream, at, x, scaling)
 
     def _place_in_python(
-        self, stream: Stream, at: At, x: torch.Tensor, scaling: ScaleAndFlags
+        self, stream: Stream, at: CallCoordinates, x: torch.Tensor, scaling: ScaleAndFlags
     ) -> torch.Size | None:
         memory = quick_place(x)
         if memory is None:
@@ -163,7 +171,7 @@ class Recorder:
         return shape
 
     def _observe_unusual(
-        self, wanted: list[Stream], at: At, x: torch.Tensor, scaling: ScaleAndFlags
+        self, wanted: list[Stream], at: CallCoordinates, x: torch.Tensor, scaling: ScaleAndFlags
     ) -> None:
         """Observe a tensor that is no plain array.
 
@@ -194,7 +202,9 @@ class Recorder:
                     inner.steps = stream.steps
                     self._take(inner, at, part, scaling)
 
-    def _take(self, stream: Stream, at: At, x: torch.Tensor, scaling: ScaleAndFlags) -> None:
+    def _take(
+        self, stream: Stream, at: CallCoordinates, x: torch.Tensor, scaling: ScaleAndFlags
+    ) -> None:
         order = self._order
         self._order += 1
         if not stream.fold.holds:
@@ -227,7 +237,7 @@ class Recorder:
     def _emit(  # the fields of a record
         self,
         stream: Stream,
-        at: At,
+        at: CallCoordinates,
         order: int,
         x: torch.Tensor,
         count: int,
@@ -345,7 +355,7 @@ class Recorder:
         with self._lock:
             return self._table.tensors(rank)
 
-    def weights(self) -> list[Weight]:
+    def weights(self) -> list[StreamBytes]:
         """Return the weight of each stream: the records and bytes that it has recorded so far."""
         with self._lock:
             return self._table.weights()

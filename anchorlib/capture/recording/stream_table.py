@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 
 from anchorlib.capture.recording.streams import Seen, Stream
-from anchorlib.capture.recording.weighing import Weight
+from anchorlib.capture.recording.weighing import StreamBytes
 from anchorlib.capture.tensors import TorchArithmetic
 from anchorlib.modes import Mode
 from anchorlib.record import TensorInfo
@@ -72,11 +72,13 @@ class StreamTable:
         self._tally()
         return [seen.info(key, rank) for key, seen in self._seen.items()]
 
-    def weights(self) -> list[Weight]:
+    def weights(self) -> list[StreamBytes]:
         """Return the weight of each stream: the records and bytes that it has recorded so far."""
         self._tally()
         return [
-            Weight(stream.name, stream.phase, stream.taken, stream.nbytes, stream.steps is None)
+            StreamBytes(
+                stream.name, stream.phase, stream.taken, stream.nbytes, stream.steps is None
+            )
             for stream in self._streams.values()
         ]
 

@@ -1,6 +1,6 @@
 """The streams that observations run through: one for each tensor, kind, mode and phase.
 
-A `Plan` has all streams of one name, so that an anchor finds them by one look-up.
+A `NameStreams` has all streams of one name, so that an anchor finds them by one look-up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
     "QUIET",
     "REACHED",
     "UNSCALED",
-    "Plan",
+    "NameStreams",
     "ScaleAndFlags",
     "Seen",
     "Stream",
@@ -221,7 +221,7 @@ def _only(streams: tuple[Stream, ...]) -> Stream | None:
     return streams[0] if len(streams) == 1 and streams[0].at_once else None
 
 
-class Plan:
+class NameStreams:
     """What is recorded of one name: its streams, for each kind and phase.
 
     make: returns new streams of a kind and phase. modes: returns the modes in which calls are

@@ -16,14 +16,14 @@ from anchorlib.capture.recording.log_lines import tell
 from anchorlib.names import escape
 from anchorlib.scope import TRAIN
 
-__all__ = ["Weighing", "Weight", "size_text"]
+__all__ = ["StepBytes", "StreamBytes", "size_text"]
 
 _HEAVY_STEP = 64 * 10**6  # bytes above which the line is a warning
 _LIGHT_STEP = 10**6  # bytes below which no way to lower the weight is suggested
 _MUCH = 0.3  # the part of a step's bytes that a way must save to be suggested
 
 
-class Weight(NamedTuple):
+class StreamBytes(NamedTuple):
     """How much one stream (a tensor and kind, in one mode and phase) has recorded so far.
 
     nbytes: bytes of the values that are kept. unlimited: whether the stream records in all steps.
@@ -36,7 +36,7 @@ class Weight(NamedTuple):
     unlimited: bool
 
 
-class Weighing:
+class StepBytes:
     """Logs how many bytes the steps of one session record, once for each phase.
 
     aloud: whether the line is written to stderr where the program has not set up logging.
@@ -51,7 +51,7 @@ class Weighing:
         """Return whether the bytes of a step were logged for all these phases."""
         return phases <= self._logged
 
-    def tell(self, weights: Iterable[Weight]) -> None:
+    def tell(self, weights: Iterable[StreamBytes]) -> None:
         """Log how much a step records in phases that have records for the first time.
 
         Called as steps end.
@@ -75,14 +75,14 @@ class Weighing:
         )
 
 
-def _phase_text(phase: str, weights: list[Weight]) -> str:
+def _phase_text(phase: str, weights: list[StreamBytes]) -> str:
     own = [one for one in weights if one.phase == phase]
     records = sum(one.records for one in own)
     counted = f"{records:,} record{'' if records == 1 else 's'}"
     return f"{size_text(sum(one.nbytes for one in own))} in {counted} ({escape(phase)})"
 
 
-def _lighter(weights: list[Weight], total: int) -> list[str]:
+def _lighter(weights: list[StreamBytes], total: int) -> list[str]:
     """Return arguments, as a user writes them, that would lower the weight of a step.
 
     weights: what each stream (tensor, kind, mode and phase) has recorded. total: the sum of their

@@ -19,12 +19,12 @@ import torch
 from torch import nn
 
 from anchorlib.capture.compiled import TracedPhase
-from anchorlib.capture.counting import At, Clock
+from anchorlib.capture.counting import CallCoordinates, Clock
 from anchorlib.capture.eager import Graft, Observer
 from anchorlib.capture.headers import autocast
 from anchorlib.capture.inline import hooks
 from anchorlib.capture.naming import WatchArguments
-from anchorlib.capture.recording import Recorder, Weighing
+from anchorlib.capture.recording import Recorder, StepBytes
 from anchorlib.capture.sessions.counters import Counters, counters_of
 from anchorlib.capture.sessions.ending import Ending
 from anchorlib.capture.sessions.progress import closing_progress
@@ -77,7 +77,7 @@ class Session:
             self._observer, settings.modes, settings.wants, settings.scope
         )
         self._watches = Watches(settings, self._observer, self._anchors.compiled.watched)
-        self._weighing = Weighing(settings.run, settings.rank, aloud=aloud)
+        self._weighing = StepBytes(settings.run, settings.rank, aloud=aloud)
         self._traces = SessionTraces(self._clock, self._recorder, lambda: self._watches.parts)
         self._ending = Ending(settings, self._clock, self._recorder, queue, self._watches, aloud)
         self._closed = False
@@ -209,7 +209,7 @@ class Session:
     def _label(self, optimizer: object) -> str:
         return self._watches.name_of(optimizer)
 
-    def _on_pass(self, at: At) -> None:
+    def _on_pass(self, at: CallCoordinates) -> None:
         dtype = autocast()
         if dtype is not None:
             self._recorder.header("amp.autocast", dtype)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from anchorlib.capture.naming import parts_of, state_keys, tensor_kinds
+from anchorlib.capture.naming import named_members, state_keys, tensor_kinds
 from anchorlib.capture.optimizers import unwrap_all
 from anchorlib.capture.sessions.active import active_session, open_session
 from anchorlib.capture.sessions.session import Session
@@ -127,6 +127,6 @@ def tensor_names(model: nn.Module, optimizer: object = None, prefix: str = "") -
     optimizer, prefix: those that `watch` will be given.
     Raises OptionError for an `optimizer` that is none.
     """
-    parts = parts_of(model, prefix)
+    parts = named_members(model, prefix)
     known = tensor_kinds(parts, state_keys(parts, unwrap_all(optimizer)), unknown_state="opt.*")
     return [f"{name}@{kind}" for name, kind in known]

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from anchorlib.capture.compiled import Watched, forget_compiled_code, take_hooks_inside
-from anchorlib.capture.counting import At
+from anchorlib.capture.counting import CallCoordinates
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.headers import (
     Histories,
@@ -28,9 +28,9 @@ from anchorlib.capture.headers import (
 from anchorlib.capture.models import ModelWatch, script_without_hooks, show_encoder_layers_no_hooks
 from anchorlib.capture.naming import (
     Choice,
-    Parts,
+    NamedMembers,
     WatchArguments,
-    parts_of,
+    named_members,
     state_keys,
     tensor_kinds,
 )
@@ -88,7 +88,7 @@ class Watches:
         compiled before is compiled anew at its next call.
         Raises UnknownTensorError and OptionError; then nothing is registered.
         """
-        parts = parts_of(model, prefix)
+        parts = named_members(model, prefix)
         inner = unwrap_all(optimizer)
         known = tensor_kinds(parts, state_keys(parts, inner))
         choice = Choice(asked, known, parts)
@@ -137,7 +137,7 @@ class Watches:
         self._observer.clock.unbind()
 
     @property
-    def parts(self) -> list[Parts]:
+    def parts(self) -> list[NamedMembers]:
         """The named parts of each watched model."""
         return [watch.parts for watch in self._models]
 
@@ -168,7 +168,7 @@ class Watches:
             )
         self._names.update(dict.fromkeys(names, ref(root)))
 
-    def _watch_of(self, parts: Parts) -> ModelWatch:
+    def _watch_of(self, parts: NamedMembers) -> ModelWatch:
         for watch in self._models:
             if (
                 watch.parts.root is parts.root
@@ -196,7 +196,7 @@ class Watches:
             if added.parameters:
                 self._observer.forwards.know_trained(watch.parts.root)
 
-    def _tell_modules(self, parts: Parts) -> None:
+    def _tell_modules(self, parts: NamedMembers) -> None:
         """Note in the run's header the settings of the modules (see `module_texts`).
 
         The number of modules, and a digest of their names and classes, are noted too.
@@ -231,7 +231,7 @@ class Watches:
         common = takewhile(lambda level: len(set(level)) == 1, levels)
         return escape(".".join(level[0] for level in common)) or type(optimizer).__name__
 
-    def on_pass(self, at: At) -> None:
+    def on_pass(self, at: CallCoordinates) -> None:
         """As a pass begins, record parameters and buffers, and note the random state.
 
         The random state is noted only in the phase "train".

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from anchorlib.capture.counting import Clock
-from anchorlib.capture.naming import Parts
+from anchorlib.capture.naming import NamedMembers
 from anchorlib.capture.recording import Recorder
 from anchorlib.capture.tracing.request import Digests, TraceSteps, check_digests, trace_steps
 from anchorlib.capture.tracing.trace_cache import TraceCache
@@ -26,7 +26,7 @@ class SessionTraces:
     """
 
     def __init__(
-        self, clock: Clock, recorder: Recorder, parts: Callable[[], Iterable[Parts]]
+        self, clock: Clock, recorder: Recorder, parts: Callable[[], Iterable[NamedMembers]]
     ) -> None:
         self._clock = clock
         self._recorder = recorder

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from anchorlib.capture.naming import Parts
+from anchorlib.capture.naming import NamedMembers
 from anchorlib.capture.tracing.code_places import is_called_compiled
 from anchorlib.capture.tracing.dispatch_mode import OpMode
 from anchorlib.capture.tracing.graph_reader import GraphKey, GraphReader
@@ -85,7 +85,7 @@ class Tracer:
         if compiled:
             self._reader.open()
 
-    def know(self, parts: Parts) -> None:
+    def know(self, parts: NamedMembers) -> None:
         """Add the modules and parameters of a watched model, so that operations can name them."""
         self._names.know(parts.modules, parts.parameters)
         self._names.find_memory()

@@ -15,7 +15,7 @@ from typing import Final
 
 import torch
 
-from anchorlib.capture.counting import At, Clock
+from anchorlib.capture.counting import CallCoordinates, Clock
 from anchorlib.capture.recording import Recorder
 from anchorlib.capture.tensors import dtype_name, is_plain
 from anchorlib.capture.tracing.value_selection import Called, WantedValues
@@ -40,7 +40,7 @@ class ValueRecorder:
         self.wanted = wanted
         self._recorder, self._clock, self._on_gap = recorder, clock, on_gap
         self._calls: defaultdict[tuple[str, int, str], count[int]] = defaultdict(count)
-        self._running: dict[int, At] = {}
+        self._running: dict[int, CallCoordinates] = {}
 
     def forget(self) -> None:
         """Count the calls of each operation from 0 again, because a step has ended."""
@@ -71,7 +71,9 @@ class ValueRecorder:
         """
         phase = self._clock.phases.here
         number = next(self._calls[called.name, pass_index, phase])
-        self._running[threading.get_ident()] = At(self._clock.step, pass_index, number, phase)
+        self._running[threading.get_ident()] = CallCoordinates(
+            self._clock.step, pass_index, number, phase
+        )
 
     def keep(self, called: Called, kind: str, x: torch.Tensor) -> None:
         """Record the present values of `x`, a tensor of the running operation, if it is selected.

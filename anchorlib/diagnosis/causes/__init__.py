@@ -27,7 +27,7 @@ from anchorlib.diagnosis.causes.headers import (
 )
 from anchorlib.diagnosis.causes.histories import (
     HISTORY,
-    HistoryParting,
+    HistoryDivergence,
     drawn_otherwise,
     partings,
     partings_of,
@@ -48,7 +48,7 @@ __all__ = [
     "STARTS",
     "UNMATCHED",
     "Frontier",
-    "HistoryParting",
+    "HistoryDivergence",
     "Lineage",
     "Link",
     "Overflows",

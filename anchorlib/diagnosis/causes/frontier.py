@@ -18,7 +18,7 @@ from anchorlib.diagnosis.causes.ancestry import Link, RecordAncestry
 from anchorlib.diagnosis.causes.copies import copies
 from anchorlib.diagnosis.causes.grafted import carried
 from anchorlib.diagnosis.causes.lineage import Lineage
-from anchorlib.diagnosis.causes.parentage import CauseScope, Layout, Role, layout_of, plain
+from anchorlib.diagnosis.causes.parentage import CauseScope, Role, StepLayout, layout_of, plain
 from anchorlib.diagnosis.causes.reach import Reach
 from anchorlib.diagnosis.causes.step_layouts import Blocks, blocks_of
 from anchorlib.diagnosis.pairing import Alignment, statements
@@ -75,7 +75,7 @@ class Frontier:
     first_order: Array
     block_of: Array
     place_of: Array
-    layouts: dict[int, Layout] = field(default_factory=dict)
+    layouts: dict[int, StepLayout] = field(default_factory=dict)
     copies: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -213,7 +213,7 @@ def _differing_blocks(front: Frontier) -> Iterator[tuple[int, Array]]:
         yield layout, blocks[front.blocks.layout[blocks] == layout]
 
 
-def _layout(front: Frontier, number: int, of_layout: Array) -> Layout:
+def _layout(front: Frontier, number: int, of_layout: Array) -> StepLayout:
     """Return a layout of blocks, with the parents of each record that differs in one of its blocks.
 
     number: the layout's number. of_layout: the blocks of this layout in which something differs.
@@ -256,7 +256,7 @@ def _trains(table: Any, phase: int) -> bool:
     return table.phases[phase] == "train" or bool(kinds - {"value"})
 
 
-def _inside(front: Frontier, layout: Layout, of_layout: Array) -> None:
+def _inside(front: Frontier, layout: StepLayout, of_layout: Array) -> None:
     """Judge the rows of a layout's blocks by the parents that lie in the rows' own step.
 
     Fills `explained`, `lacking`, `orphaned` and other columns of `front`, for all blocks at once.
@@ -282,7 +282,7 @@ def _inside(front: Frontier, layout: Layout, of_layout: Array) -> None:
         front.orphaned[rows[:, children]] |= unknown
 
 
-def _parents(front: Frontier, rows: Array, layout: Layout) -> Array:
+def _parents(front: Frontier, rows: Array, layout: StepLayout) -> Array:
     """Return the status of each parent in these blocks; a parent recorded too late counts as equal.
 
     rows: the rows of each block, (blocks, records). Where an optimizer steps inside a step, records
@@ -296,7 +296,7 @@ def _parents(front: Frontier, rows: Array, layout: Layout) -> Array:
     return parents
 
 
-def _hand_on(first_order: Array, rows: Array, layout: Layout) -> None:
+def _hand_on(first_order: Array, rows: Array, layout: StepLayout) -> None:
     """Give all names of one tensor the order of execution at which its first name was recorded.
 
     first_order: the order of each row of A's table, changed in place. rows: the rows of each block,
@@ -307,7 +307,7 @@ def _hand_on(first_order: Array, rows: Array, layout: Layout) -> None:
         np.minimum.at(first_order, parent, first_order[child])
 
 
-def _across(front: Frontier, layout: Layout, of_layout: Array) -> None:
+def _across(front: Frontier, layout: StepLayout, of_layout: Array) -> None:
     """Judge rows by their parents in other steps and phases, and mark rows as `opening`.
 
     Fills `explained` and `lacking` of `front` (see `_away`). Rows are marked where the step before

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from anchorlib.diagnosis.pairing import Alignment
 
-__all__ = ["HISTORY", "HistoryParting", "drawn_otherwise", "partings", "partings_of", "settings"]
+__all__ = ["HISTORY", "HistoryDivergence", "drawn_otherwise", "partings", "partings_of", "settings"]
 
 HISTORY = "history."
 """The prefix of header entries that are histories."""
@@ -25,7 +25,7 @@ RANDOM = "random"
 Points = Sequence[tuple[int, Any]]
 
 
-class HistoryParting(NamedTuple):
+class HistoryDivergence(NamedTuple):
     """The first step, as A counts steps, at which a history differs between the runs.
 
     name: the history's name. a, b: the values of A and B at that step. rank: the rank whose header
@@ -39,19 +39,19 @@ class HistoryParting(NamedTuple):
     rank: int = 0
 
 
-def partings(alignment: Alignment) -> list[HistoryParting]:
+def partings(alignment: Alignment) -> list[HistoryDivergence]:
     """Return where the schedules of the optimizers part, in the order of A's header.
 
     Each schedule appears once, for the lowest rank on which it parts.
     """
-    known: dict[str, HistoryParting] = {}
+    known: dict[str, HistoryDivergence] = {}
     for rank in _ranks(alignment):
         for parting in partings_of(alignment, rank):
             known.setdefault(parting.name, parting)
     return list(known.values())
 
 
-def partings_of(alignment: Alignment, rank: int) -> list[HistoryParting]:
+def partings_of(alignment: Alignment, rank: int) -> list[HistoryDivergence]:
     """Return where the schedules of the optimizers part on one rank, in the order of A's header."""
     header_a, header_b = (table.header.get(rank, {}) for table in (alignment.a, alignment.b))
     partings_found = []
@@ -59,11 +59,11 @@ def partings_of(alignment: Alignment, rank: int) -> list[HistoryParting]:
         if key.startswith(HISTORY) and key in header_b and not key.startswith(HISTORY + RANDOM):
             parting = _parting(header_a[key], header_b[key], alignment.step_offset)
             if parting is not None:
-                partings_found.append(HistoryParting(key.removeprefix(HISTORY), *parting, rank))
+                partings_found.append(HistoryDivergence(key.removeprefix(HISTORY), *parting, rank))
     return partings_found
 
 
-def settings(alignment: Alignment) -> list[HistoryParting]:
+def settings(alignment: Alignment) -> list[HistoryDivergence]:
     """Return the optimizer settings that headers state once and that differ, in A's header's order.
 
     Such settings hold from the first step on; schedules are left out. The headers are those of the
@@ -71,7 +71,7 @@ def settings(alignment: Alignment) -> list[HistoryParting]:
     """
     header_a, header_b = _headers(alignment)
     return [
-        HistoryParting(name, 0, header_a[name], header_b[name])
+        HistoryDivergence(name, 0, header_a[name], header_b[name])
         for name in header_a
         if name.startswith(OPTIMIZER) and header_a[name] != header_b.get(name, header_a[name])
     ]

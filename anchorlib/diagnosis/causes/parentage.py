@@ -38,7 +38,7 @@ from anchorlib.diagnosis.causes.ancestry import Link, RecordAncestry
 from anchorlib.diagnosis.causes.lineage import StepLineage
 from anchorlib.diagnosis.pairing import compiled
 
-__all__ = ["Away", "CauseScope", "Layout", "Role", "layout_of", "plain"]
+__all__ = ["Away", "CauseScope", "Role", "StepLayout", "layout_of", "plain"]
 
 Array = np.ndarray[Any, Any]
 RecordKey = tuple[str, str, int, int]
@@ -98,7 +98,7 @@ class Away:
 
 
 @dataclass(slots=True)
-class Layout:
+class StepLayout:
     """The parents of the records of all blocks of one layout.
 
     A block is the records of one rank, phase and step; blocks of one layout have records of equal
@@ -149,7 +149,7 @@ class Layout:
 
 def layout_of(
     lineage: StepLineage, keys: list[RecordKey], modes: list[str], *, train: bool, wanted: Array
-) -> Layout:
+) -> StepLayout:
     """Return a layout, with the parents of the places in `wanted` resolved.
 
     lineage: the lineage of the step. keys, modes: the key and the mode of each place (record of the
@@ -159,7 +159,7 @@ def layout_of(
     for number in sorted(range(len(keys)), key=lambda one: plain(modes[one])):
         place[keys[number]] = number  # modes that keep every record come last, and win
     count = len(keys)
-    layout = Layout(
+    layout = StepLayout(
         keys,
         place,
         lineage,
@@ -229,14 +229,16 @@ def _role(
     return Role.INPUT if INPUT.search(name) else Role.LOOSE
 
 
-def _ancestry(layout: Layout, number: int) -> RecordAncestry:
+def _ancestry(layout: StepLayout, number: int) -> RecordAncestry:
     if layout.role[number] in (Role.LOOSE, Role.INPUT, Role.BUFFER):
         return RecordAncestry()
     name, kind, pass_index, call = layout.keys[number]
     return layout.lineage.parents(name, kind, pass_index, call)
 
 
-def _resolve(layout: Layout, number: int, link: Link, links: list[tuple[int, int, bool]]) -> None:
+def _resolve(
+    layout: StepLayout, number: int, link: Link, links: list[tuple[int, int, bool]]
+) -> None:
     """Add the parent of a link to `links`, or to `layout.away`, or mark its child as lacking.
 
     number: the place of the child. links: (child, parent, whether both are one tensor) of each link
@@ -257,7 +259,7 @@ def _resolve(layout: Layout, number: int, link: Link, links: list[tuple[int, int
         links.append((number, parent, named))
 
 
-def _scope(layout: Layout, number: int, ancestry: RecordAncestry, *, train: bool) -> CauseScope:
+def _scope(layout: StepLayout, number: int, ancestry: RecordAncestry, *, train: bool) -> CauseScope:
     role, pass_index = layout.role[number], layout.keys[number][2]
     if role == Role.INPUT:
         return CauseScope.NONE
@@ -276,7 +278,7 @@ def _scope(layout: Layout, number: int, ancestry: RecordAncestry, *, train: bool
     return _scope_of_computed(layout, number, ancestry)
 
 
-def _scope_of_computed(layout: Layout, number: int, ancestry: RecordAncestry) -> CauseScope:
+def _scope_of_computed(layout: StepLayout, number: int, ancestry: RecordAncestry) -> CauseScope:
     # Operations read indices, masks and labels without a trace in the graph.
     scope = CauseScope.LOOSE
     if ancestry.untracked:

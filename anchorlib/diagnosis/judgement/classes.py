@@ -23,17 +23,17 @@ from anchorlib.diagnosis.judgement.changes import Changes, stepped_again, untrai
 from anchorlib.diagnosis.judgement.computed_rows import ComputedRows
 from anchorlib.diagnosis.judgement.missing_records import MissingRecords
 from anchorlib.diagnosis.judgement.noise import Covering, Envelope
-from anchorlib.diagnosis.judgement.outside import Outside
+from anchorlib.diagnosis.judgement.outside import ExternalCauses
 from anchorlib.diagnosis.sizes import Measure, Measures
 
-__all__ = ["BAD", "Classes"]
+__all__ = ["BAD", "OriginClassifier"]
 
 BAD = ("not_rounding", "nonfinite")
 """The classes that are faults."""
 
 
 @dataclass(slots=True)
-class Classes:
+class OriginClassifier:
     """Finds the class of an origin, a row of A that differs although all its parents are equal.
 
     Questions are asked in a fixed order (`_class`), and the first that is answered decides: did the
@@ -49,7 +49,7 @@ class Classes:
     changes: Changes
     noise: Envelope | None = None
     agreed: int | None = None
-    outside: Outside = field(init=False)
+    outside: ExternalCauses = field(init=False)
     missing: MissingRecords = field(init=False)
     computed: ComputedRows = field(init=False)
     skips: Skips = field(init=False)
@@ -57,7 +57,7 @@ class Classes:
     covering: Covering = field(init=False)
 
     def __post_init__(self) -> None:
-        self.outside = Outside(self.frontier, self.measures, self.changes)
+        self.outside = ExternalCauses(self.frontier, self.measures, self.changes)
         self.missing = MissingRecords(self.frontier)
         self.computed = ComputedRows(
             self.frontier, self.measures, self.changes, self.noise, self.agreed

@@ -19,9 +19,9 @@ from anchorlib.diagnosis.judgement.noise import Covering, Envelope
 from anchorlib.diagnosis.judgement.origins import LIMIT, equal_learning, share_of_reader
 from anchorlib.diagnosis.judgement.rounding import (
     Resummations,
-    Severity,
+    RoundingBound,
     is_rest_of_terms,
-    severity,
+    rounding_bound,
 )
 from anchorlib.diagnosis.judgement.surroundings import (
     UNRELATED,
@@ -124,7 +124,7 @@ class ComputedRows:
             return "not_rounding", f"{share} differ, and integers do not round"
         row_b = int(self.frontier.alignment.b_row[pair])
         ops_b = tuple(op.name for op in self.changes.calls.operations(row, elsewhere=True)[1])
-        error = severity(self.frontier, row, row_b, measure, ops_b)
+        error = rounding_bound(self.frontier, row, row_b, measure, ops_b)
         if np.isnan(error.error):
             return "rounding", "no values were kept; its size is not known"
         if self._is_told_otherwise(row):
@@ -136,7 +136,7 @@ class ComputedRows:
         return self._added_up_again(row, row_b, measure, error)
 
     def _added_up_again(
-        self, row: int, row_b: int, measure: Measure, error: Severity
+        self, row: int, row_b: int, measure: Measure, error: RoundingBound
     ) -> tuple[str, str]:
         """Return the class of a row whose error exceeds one operation's rounding, and why.
 

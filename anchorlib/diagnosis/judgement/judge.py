@@ -13,7 +13,7 @@ from anchorlib.diagnosis.judgement.changes import (
     stepped_again,
     turning,
 )
-from anchorlib.diagnosis.judgement.classes import BAD, Classes
+from anchorlib.diagnosis.judgement.classes import BAD, OriginClassifier
 from anchorlib.diagnosis.judgement.clauses import name_a_change
 from anchorlib.diagnosis.judgement.noise import Envelope
 from anchorlib.diagnosis.judgement.origins import Origin, OriginSegment, segments
@@ -48,12 +48,14 @@ class Judge:
     noise: Envelope | None = None
     agreed: int | None = None
     changes: Changes = field(init=False)
-    classes: Classes = field(init=False)
+    classes: OriginClassifier = field(init=False)
     unplaced: int = 20
 
     def __post_init__(self) -> None:
         self.changes = Changes(self.frontier)
-        self.classes = Classes(self.frontier, self.measures, self.changes, self.noise, self.agreed)
+        self.classes = OriginClassifier(
+            self.frontier, self.measures, self.changes, self.noise, self.agreed
+        )
 
     def origins(self) -> list[Origin]:
         """Return the origins in order of execution.

@@ -20,7 +20,7 @@ from anchorlib.diagnosis.sizes import Measure, Measures
 from anchorlib.names import escape
 from anchorlib.scope import TRAIN
 
-__all__ = ["Outside"]
+__all__ = ["ExternalCauses"]
 
 NEARLY = 16.0
 """How many times as large as an error before it the error of an input may be that follows from it.
@@ -33,7 +33,7 @@ NAMED = 3
 
 
 @dataclass(slots=True)
-class Outside:
+class ExternalCauses:
     """Finds rows whose difference came from outside the recording: data, parameters, buffers.
 
     Such a row is "starts_unequal" where it was unequal from its first record on, and "window_start"

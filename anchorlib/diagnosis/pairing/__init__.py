@@ -27,10 +27,10 @@ from anchorlib.diagnosis.pairing.orders import near_order
 from anchorlib.diagnosis.pairing.selected import aligned_runs
 from anchorlib.diagnosis.pairing.splits import parameters_of
 from anchorlib.diagnosis.pairing.tables import (
-    NOBODY,
-    Place,
+    NO_REPRESENTATIVES,
+    RecordPlace,
+    Representatives,
     SendableValues,
-    Standing,
     StoredValues,
     Table,
     place_at,
@@ -41,13 +41,13 @@ from anchorlib.diagnosis.pairing.tables import (
 from anchorlib.diagnosis.pairing.taken_gradients import is_taken
 
 __all__ = [
-    "NOBODY",
+    "NO_REPRESENTATIVES",
     "Alignment",
     "Counts",
-    "Place",
+    "RecordPlace",
     "Renaming",
+    "Representatives",
     "SendableValues",
-    "Standing",
     "StoredValues",
     "Table",
     "align",

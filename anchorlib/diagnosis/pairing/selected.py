@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.join import align
-from anchorlib.diagnosis.pairing.tables import NOBODY, Standing, Table, table_of
+from anchorlib.diagnosis.pairing.tables import NO_REPRESENTATIVES, Representatives, Table, table_of
 from anchorlib.diagnosis.pairing.unread_ranks import stands
 from anchorlib.errors import UnknownTensorError
 from anchorlib.reading import Run
@@ -27,7 +27,7 @@ def aligned_runs(
     b: Run,
     selectors: Sequence[str],
     names: Mapping[str, str],
-    standing: Standing = NOBODY,
+    standing: Representatives = NO_REPRESENTATIVES,
 ) -> Alignment:
     """Pair the records of the tensors that the selectors name in A or in B, and of their partners.
 
@@ -62,7 +62,7 @@ def aligned_runs(
 
 
 def _shortened(
-    a: Run, b: Run, selectors: Sequence[str], names: Mapping[str, str], standing: Standing
+    a: Run, b: Run, selectors: Sequence[str], names: Mapping[str, str], standing: Representatives
 ) -> Alignment | None:
     """Return the alignment made without reading ranks that equal others; None if all are needed.
 

@@ -10,14 +10,14 @@ import numpy as np
 from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.renaming import by_name, made_by, named
 from anchorlib.diagnosis.pairing.splits import meetings, splits
-from anchorlib.diagnosis.pairing.tables import Standing, Table
+from anchorlib.diagnosis.pairing.tables import Representatives, Table
 
 __all__ = ["stands"]
 
 Array = np.ndarray[Any, Any]
 
 
-def stands(alignment: Alignment, standing: Standing, names: Mapping[str, str]) -> bool:
+def stands(alignment: Alignment, standing: Representatives, names: Mapping[str, str]) -> bool:
     """Return whether the alignment equals that which reading all ranks of both runs would give.
 
     The two are equal where no name, step, pass or rank was paired by the bits of values: then every

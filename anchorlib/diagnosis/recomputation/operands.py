@@ -19,7 +19,7 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import Frontier, Role
 from anchorlib.diagnosis.pairing import Table
-from anchorlib.diagnosis.sizes import Seals
+from anchorlib.diagnosis.sizes import DigestChecks
 from anchorlib.errors import StoreError
 
 __all__ = ["MOST_ELEMENTS", "Operands", "StoredOperand", "operands_of", "values_at"]
@@ -155,7 +155,7 @@ def values_at(table: Table, row: int, shape: tuple[int, ...], name: str) -> Arra
     """
     parts = list(table.read(row, 1 << 24))
     raw = np.concatenate(parts) if parts else np.empty(0, dtypes.dtype(name).storage)
-    seals = Seals(table.digest[[row]])
+    seals = DigestChecks(table.digest[[row]])
     seals.add(raw[None])
     if seals.broken:
         raise StoreError(f"values of {table.run} are not those that were recorded")

@@ -29,7 +29,7 @@ from anchorlib.operations import Op, base_name, kept_as, kept_name
 from anchorlib.operations import Operand as TracedOperand
 from anchorlib.reading import Run
 
-__all__ = ["OpParting", "partings"]
+__all__ = ["OpDivergence", "partings"]
 
 Array = np.ndarray[Any, Any]
 Ops: TypeAlias = Sequence[Op]
@@ -39,7 +39,7 @@ WEIGHTS: Final = ("weight", "bias")
 PRODUCTS: Final = ("mm", "addmm")
 
 
-class OpParting(NamedTuple):
+class OpDivergence(NamedTuple):
     """One traced operation at which two runs part, with all that is needed to compute it again.
 
     op: the operation, as one of the runs ran it. operands: its operands in both runs.
@@ -51,7 +51,7 @@ class OpParting(NamedTuple):
     also: Ops
 
 
-def partings(origin: Origin, tables: tuple[Table, Table]) -> Iterator[OpParting]:
+def partings(origin: Origin, tables: tuple[Table, Table]) -> Iterator[OpDivergence]:
     """Yield the operations inside an origin at which the runs part, if their values are known.
 
     tables: A's and B's records. Nothing is yielded for an origin whose operations were not traced.
@@ -65,7 +65,7 @@ def partings(origin: Origin, tables: tuple[Table, Table]) -> Iterator[OpParting]
             if len(pair[lead]) == 1:
                 operands = _operands(pair, lead, values)
                 if operands is not None:
-                    yield OpParting(pair[lead][0], operands, pair[1 - lead])
+                    yield OpDivergence(pair[lead][0], operands, pair[1 - lead])
 
 
 def _candidates(origin: Origin, path: TracedPath) -> Iterator[tuple[Ops, Ops]]:

@@ -24,7 +24,7 @@ from anchorlib.diagnosis.sizes.autocast import (
 )
 from anchorlib.diagnosis.sizes.coarsest import coarsest_formats
 from anchorlib.diagnosis.sizes.convolutions import Geometry, convolutions, geometry_of
-from anchorlib.diagnosis.sizes.damage import Seals
+from anchorlib.diagnosis.sizes.damage import DigestChecks
 from anchorlib.diagnosis.sizes.measurement import measure
 from anchorlib.diagnosis.sizes.measures import Measure, Measures
 from anchorlib.diagnosis.sizes.precision import observed_eps
@@ -41,11 +41,11 @@ __all__ = [
     "EQUAL",
     "MATMUL",
     "NONFINITE",
+    "DigestChecks",
     "Geometry",
     "Measure",
     "Measures",
     "ReferenceSum",
-    "Seals",
     "Task",
     "apart",
     "autocast_eps",

@@ -1,4 +1,4 @@
-"""Blocks of pairs that are measured together, and the function `apart` that measures a block.
+"""Blocks of pairs that are measured together, and the function that measures a block.
 
 A block says where the values of its pairs are. The answer depends on the block alone, so that any
 process computes equal bits for it. A block is one large pair, or small pairs of 64 Ki elements in
@@ -16,20 +16,20 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.pairing import SendableValues, StoredValues, Table, stored_values
-from anchorlib.diagnosis.sizes.damage import Seals
+from anchorlib.diagnosis.sizes.damage import DigestChecks
 from anchorlib.diagnosis.sizes.differences import Differences
 from anchorlib.diagnosis.sizes.values import BLOCK, READ, regrouped
 from anchorlib.dtypes import DType
 from anchorlib.errors import StoreError, UnsupportedError
-from anchorlib.store import Pin
+from anchorlib.store import RankHandle
 
 __all__ = [
-    "Apart",
+    "BlockMeasurements",
     "BlockSide",
     "PairBlock",
     "SendableBlockSide",
     "SendablePairBlock",
-    "apart",
+    "measure_block",
     "side_of",
 ]
 
@@ -47,7 +47,7 @@ class SendableBlockSide:
     digests: Array
 
     def opened(self) -> BlockSide:
-        """Return the `BlockSide` with files opened in this process; raises like `Pin.reader`."""
+        """Return the `BlockSide` with files opened here; raises what `RankHandle.reader` raises."""
         values = self.values.opened()
         storage = dtypes.dtype(self.dtype).storage
         return BlockSide(
@@ -128,12 +128,12 @@ class SendablePairBlock:
     scale: Array
 
     @property
-    def pins(self) -> tuple[Pin, ...]:
+    def pins(self) -> tuple[RankHandle, ...]:
         """What a process needs to open the ranks that the block reads."""
         return (*self.a.values.pins, *self.b.values.pins)
 
     def opened(self) -> PairBlock:
-        """Return the `PairBlock` with files opened in this process; raises like `Pin.reader`."""
+        """Return the `PairBlock` with files opened here; raises what `RankHandle.reader` raises."""
         rest = self.shift, self.eps, self.scale
         return PairBlock(self.places, self.a.opened(), self.b.opened(), *rest)
 
@@ -177,7 +177,7 @@ class PairBlock:
         return PairBlock(self.places[place], self.a.only(at), self.b.only(at), *rest)
 
 
-class Apart(NamedTuple):
+class BlockMeasurements(NamedTuple):
     """How far the pairs of one block are apart, and which of them are damaged.
 
     places: the numbers of all pairs of the block.
@@ -190,31 +190,35 @@ class Apart(NamedTuple):
     damaged: list[tuple[Array, str, str]]
 
 
-def apart(block: PairBlock) -> Apart:
+def measure_block(block: PairBlock) -> BlockMeasurements:
     """Measure how far the pairs of a block are apart, from their values.
 
     Where the values of a record cannot be read, each pair is measured by itself, so that only the
     pair of that record is listed as damaged.
     """
-    seals = Seals(block.a.digests), Seals(block.b.digests)
+    seals = DigestChecks(block.a.digests), DigestChecks(block.b.digests)
     try:
         with np.errstate(all="ignore"):
             columns = _differences(block, seals)
     except StoreError as error:
         if len(block.places) == 1:
-            return Apart(block.places, [], [(block.places, _unreadable(block), str(error))])
-        each = [apart(block.only(at)) for at in range(len(block.places))]
+            return BlockMeasurements(
+                block.places, [], [(block.places, _unreadable(block), str(error))]
+            )
+        each = [measure_block(block.only(at)) for at in range(len(block.places))]
         figures = [one for part in each for one in part.measured]
-        return Apart(block.places, figures, [damage for part in each for damage in part.damaged])
+        return BlockMeasurements(
+            block.places, figures, [damage for part in each for damage in part.damaged]
+        )
     damaged = [
         (block.places[seal.broken], side, "they do not fit their digest")
         for side, seal in zip("ab", seals, strict=True)
         if seal.broken
     ]
-    return Apart(block.places, [(block.places, columns)], damaged)
+    return BlockMeasurements(block.places, [(block.places, columns)], damaged)
 
 
-def _differences(block: PairBlock, seals: tuple[Seals, Seals]) -> dict[str, Array]:
+def _differences(block: PairBlock, seals: tuple[DigestChecks, DigestChecks]) -> dict[str, Array]:
     differences = Differences(block.a.kind, block.b.kind, block.shift, block.eps, block.scale)
     for raws in zip(block.a.raws(), block.b.raws(), strict=True):
         for seal, raw in zip(seals, raws, strict=True):

@@ -10,12 +10,12 @@ import xxhash
 from anchorlib.diagnosis.pairing import Table, place_at
 from anchorlib.names import escape, join
 
-__all__ = ["Seals", "damaged"]
+__all__ = ["DigestChecks", "damaged"]
 
 Array = np.ndarray[Any, Any]
 
 
-class Seals:
+class DigestChecks:
     """Computes digests of values as they are read, and compares them with the recorded digests."""
 
     def __init__(self, digests: Array) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.pairing import Alignment, packed, shared_codes, stored_values
-from anchorlib.diagnosis.sizes.blocks import PairBlock, apart, side_of
+from anchorlib.diagnosis.sizes.blocks import PairBlock, measure_block, side_of
 from anchorlib.diagnosis.sizes.bounds import bounds
 from anchorlib.diagnosis.sizes.damage import damaged
 from anchorlib.diagnosis.sizes.measures import Damage, Measure, Measures
@@ -22,7 +22,7 @@ from anchorlib.diagnosis.sizes.precision import observed_eps
 from anchorlib.diagnosis.sizes.ulps import max_ulp
 from anchorlib.diagnosis.sizes.values import BLOCK
 from anchorlib.dtypes import DType
-from anchorlib.reading import Over
+from anchorlib.reading import MapFunction
 
 __all__ = ["max_ulp", "measure"]
 
@@ -36,14 +36,15 @@ WHOLE = ("nonfinite", "zeros", "numel", "worst")
 
 
 def measure(
-    alignment: Alignment, pairs: Array, *, progress: Progress | None = None, over: Over = map
+    alignment: Alignment, pairs: Array, *, progress: Progress | None = None, over: MapFunction = map
 ) -> Measures:
     """Measure how far the records of these pairs are apart; the result is ascending by pair.
 
     Records whose values cannot be read, or do not have their digest, are listed in `damaged`.
     pairs: indices into the alignment.
     progress: called with the bytes read so far and all there are to read.
-    over: a `map` that runs `apart` on each block of pairs; the measures do not depend on it.
+    over: a `map` that runs `measure_block` on each block of pairs; the measures do not depend
+        on it.
     """
     pairs = np.unique(np.asarray(pairs, np.int64))
     return _Measuring(alignment, pairs, progress, over).measures()
@@ -53,7 +54,7 @@ class _Measuring:
     """The pairs to measure, and the columns of their measures as far as they are known."""
 
     def __init__(
-        self, alignment: Alignment, pairs: Array, progress: Progress | None, over: Over
+        self, alignment: Alignment, pairs: Array, progress: Progress | None, over: MapFunction
     ) -> None:
         self.a, self.b = alignment.a, alignment.b
         self.pairs = pairs
@@ -117,7 +118,7 @@ class _Measuring:
         stored = None not in (stored_values(self.a), stored_values(self.b))
         # Values that the comparison computed are in this process alone.
         over = self.over if stored else map
-        for block in over(apart, self._blocks(places)):
+        for block in over(measure_block, self._blocks(places)):
             for places_read, columns in block.measured:
                 self._set(places_read, columns)
             for places_read, side, why in block.damaged:

@@ -20,7 +20,7 @@ import numpy as np
 from anchorlib.errors import StoreError
 from anchorlib.names import escape
 from anchorlib.store.check.documents import due_documents, run_faults
-from anchorlib.store.disk import Tree, document_again
+from anchorlib.store.disk import NodeWriter, document_again
 from anchorlib.store.format import (
     LABELS,
     ROWS_PER_CHUNK,
@@ -64,7 +64,7 @@ def republish(store: Path, run: str, reader: RankReader) -> int:
     The run's own zarr.json is written as well if `run_faults` reports any fault. Call this only
     while the rank's lock is held. Raises StoreError where a folder of the run is a link.
     """
-    folder, tree = run_directory(store, run), Tree(store)
+    folder, tree = run_directory(store, run), NodeWriter(store)
     location = LocalLocation(folder)
     files = [
         (f"{rank_name(reader.rank, reader.part)}/{key}", data)

@@ -12,7 +12,14 @@ from anchorlib.store.disk.archived import (
     write_note,
 )
 from anchorlib.store.disk.author import document_again, run_author, run_document
-from anchorlib.store.disk.full import NO_ROOM, REASONS, Budget, Room, RunFilesError, RunRoom
+from anchorlib.store.disk.full import (
+    NO_ROOM,
+    REASONS,
+    RankQuota,
+    RunFilesError,
+    RunQuota,
+    SizeLimits,
+)
 from anchorlib.store.disk.gaps import MISFIT, LeftOut
 from anchorlib.store.disk.holding import (
     HeldRank,
@@ -32,23 +39,23 @@ from anchorlib.store.disk.removal import (
     waiting_removals,
 )
 from anchorlib.store.disk.store_directory import check_writable, make_store, unmade_store
-from anchorlib.store.disk.tree import Tree, sync_directory
+from anchorlib.store.disk.tree import NodeWriter, sync_directory
 
 __all__ = [
     "MISFIT",
     "NO_ROOM",
     "REASONS",
     "ArchiveNote",
-    "Budget",
     "HeldRank",
     "LeftOut",
+    "NodeWriter",
     "RankDirectoryWatch",
     "RankLock",
     "RankNote",
-    "Room",
+    "RankQuota",
     "RunFilesError",
-    "RunRoom",
-    "Tree",
+    "RunQuota",
+    "SizeLimits",
     "check_writable",
     "delete_aside",
     "disk_bytes",

@@ -2,7 +2,7 @@
 
 A rank may take `max_bytes`, or else all of the file system but a twentieth of its bytes and of its
 inodes, since a file system without free inodes is full as well. A collector may also limit all
-ranks of a run together (`RunRoom`).
+ranks of a run together (`RunQuota`).
 The writer asks before it writes values (`write.writer`), and leaves them out where there is no
 room.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NO_ROOM", "REASONS", "Budget", "Room", "RunFilesError", "RunRoom"]
+__all__ = ["NO_ROOM", "REASONS", "RankQuota", "RunFilesError", "RunQuota", "SizeLimits"]
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """The errno values for a full file system, and for a user who has used up a quota."""
@@ -42,7 +42,7 @@ class RunFilesError(OSError):
     """A run has as many files as its limit allows."""
 
 
-class RunRoom:
+class RunQuota:
     """Counts the bytes and files of all ranks of a run together, and keeps them within limits.
 
     run: the run's directory. `bound` sets how many bytes, and how many files and folders, the run
@@ -105,7 +105,7 @@ def _blocks(file: Path) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class SizeLimits:
     """The size limits of a rank: `max_bytes`, or all but a twentieth of the file system.
 
     wait: whether the caller waits for room: a full file system then raises an error, the caller
@@ -116,16 +116,16 @@ class Room:
 
     max_bytes: int | None = None
     wait: bool = False
-    run: RunRoom | None = None
+    run: RunQuota | None = None
 
 
-class Budget:
+class RankQuota:
     """Counts the bytes that a rank takes, and says when values have to be left out.
 
     The file system is asked for its free room again after a second, 64 MiB or 256 new files.
     """
 
-    def __init__(self, path: Path, room: Room) -> None:
+    def __init__(self, path: Path, room: SizeLimits) -> None:
         self.used = 0
         self.waits = room.wait
         self._path = path

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from anchorlib.store.disk.full import NO_ROOM
-from anchorlib.store.disk.tree import Tree, delete, sync_directory
+from anchorlib.store.disk.tree import NodeWriter, delete, sync_directory
 from anchorlib.store.format import hidden
 
 __all__ = ["check_writable", "make_store", "unmade_store"]
@@ -75,7 +75,7 @@ def unmade_store(store: Path) -> Iterator[Path]:
     listing of `store` shows the folder. It is deleted at the end, with everything that was not
     moved out of it.
     """
-    made = Tree(store).fresh()
+    made = NodeWriter(store).fresh()
     made.mkdir()
     try:
         yield made

@@ -21,13 +21,13 @@ from types import MappingProxyType
 from anchorlib.store.disk.writing_thread import Owner
 from anchorlib.store.format import hidden
 
-__all__ = ["Tree", "sync_directory"]
+__all__ = ["NodeWriter", "sync_directory"]
 
 STALE_SECONDS = 86_400.0
 NOTHING: Mapping[str, bytes] = MappingProxyType({})
 
 
-class Tree:
+class NodeWriter:
     """Creates, replaces and removes zarr nodes (groups and arrays) below one store directory.
 
     owner: the one thread that may write there; after `owner.revoke` no thread may.

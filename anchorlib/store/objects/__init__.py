@@ -17,14 +17,14 @@ from anchorlib.store.objects.bucket import ObjectShelf
 from anchorlib.store.objects.connection import RequestLimits
 from anchorlib.store.objects.folder import FolderShelf
 from anchorlib.store.objects.object_location import ObjectLocation
-from anchorlib.store.objects.shelf import Held, Shelf
+from anchorlib.store.objects.shelf import ObjectMetadata, Shelf
 from anchorlib.store.objects.shelf_lookup import object_location, shelf_at
 from anchorlib.store.objects.subshelf import ShelfWithin
 
 __all__ = [
     "FolderShelf",
-    "Held",
     "ObjectLocation",
+    "ObjectMetadata",
     "ObjectShelf",
     "RequestLimits",
     "Shelf",

@@ -11,7 +11,7 @@ from anchorlib.store.locations import Location
 from anchorlib.store.objects.address import ObjectAddress
 from anchorlib.store.objects.connection import faults_named
 from anchorlib.store.objects.object_location import ObjectLocation
-from anchorlib.store.objects.shelf import Held
+from anchorlib.store.objects.shelf import ObjectMetadata
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -38,14 +38,16 @@ class ObjectShelf:
         """The location of the objects, for reading."""
         return ObjectLocation(self._client, self._address)
 
-    def held(self, prefix: str) -> dict[str, Held]:
+    def held(self, prefix: str) -> dict[str, ObjectMetadata]:
         """Return size and ETag of all objects below the folder `prefix`, by their keys."""
         import obstore
 
-        objects: dict[str, Held] = {}
+        objects: dict[str, ObjectMetadata] = {}
         with faults_named(self._address, "cannot list", prefix):
             for page in obstore.list(self._client, prefix.rstrip("/") or None):
-                objects |= {one["path"]: Held(one["size"], one["e_tag"] or "") for one in page}
+                objects |= {
+                    one["path"]: ObjectMetadata(one["size"], one["e_tag"] or "") for one in page
+                }
         return objects
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
@@ -109,7 +111,7 @@ class ObjectShelf:
             except FileNotFoundError:
                 return
 
-    def is_same(self, key: str, held: Held, data: bytes) -> bool:
+    def is_same(self, key: str, held: ObjectMetadata, data: bytes) -> bool:
         """Return whether the object at `key` has exactly the bytes of `data`.
 
         held: the object as a listing showed it. Where its size fits and its ETag is not the MD5 of

@@ -14,10 +14,10 @@ import xxhash
 
 from anchorlib.errors import StoreError
 from anchorlib.names import quoted
-from anchorlib.store.disk import Tree, sync_directory
+from anchorlib.store.disk import NodeWriter, sync_directory
 from anchorlib.store.format import hidden, is_safe_key
 from anchorlib.store.locations import LocalLocation, Location
-from anchorlib.store.objects.shelf import Held
+from anchorlib.store.objects.shelf import ObjectMetadata
 from anchorlib.store.write import store_errors
 
 __all__ = ["FolderShelf"]
@@ -35,7 +35,7 @@ class FolderShelf:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        self._tree: Tree | None = None
+        self._tree: NodeWriter | None = None
 
     @property
     def place(self) -> str:
@@ -47,7 +47,7 @@ class FolderShelf:
         """The location of the objects, for reading."""
         return LocalLocation(self.root)
 
-    def held(self, prefix: str) -> dict[str, Held]:
+    def held(self, prefix: str) -> dict[str, ObjectMetadata]:
         """Return size and tag of all files below the folder `prefix`, by their keys.
 
         A tag here is made of inode and modification time, so that listing reads no file. It is not
@@ -96,7 +96,7 @@ class FolderShelf:
         with self._alone():
             (self.root / key).unlink(missing_ok=True)
 
-    def is_same(self, key: str, held: Held, data: bytes) -> bool:
+    def is_same(self, key: str, held: ObjectMetadata, data: bytes) -> bool:
         """Return whether the file at `key` has exactly the bytes of `data`.
 
         held: the file as a listing showed it. If its size fits, the file is always read to compare.
@@ -104,20 +104,20 @@ class FolderShelf:
         stored = self.fetch(key) if held.size == len(data) else None
         return stored is not None and stored[0] == data
 
-    def _below(self, folder: str) -> Iterator[tuple[str, Held]]:
+    def _below(self, folder: str) -> Iterator[tuple[str, ObjectMetadata]]:
         for name in self.location.list(folder):
             key = f"{folder}/{name}".strip("/") if folder else name.rstrip("/")
             if name.endswith("/"):
                 yield from self._below(key)
             else:
                 status = (self.root / key).stat()
-                yield key, Held(status.st_size, f"{status.st_ino}-{status.st_mtime_ns}")
+                yield key, ObjectMetadata(status.st_size, f"{status.st_ino}-{status.st_mtime_ns}")
 
     def _write(self, key: str, data: bytes) -> None:
         self._check(key)
         path = self.root / key
         if self._tree is None:
-            self._tree = Tree(self.root, fsync=True)
+            self._tree = NodeWriter(self.root, fsync=True)
         self._make(path.parent)
         os.close(self._tree.put(str(path), lambda descriptor: _fill(descriptor, data)))
 

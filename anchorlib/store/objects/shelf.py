@@ -7,11 +7,11 @@ from typing import Protocol
 
 from anchorlib.store.locations import Location
 
-__all__ = ["Held", "Shelf"]
+__all__ = ["ObjectMetadata", "Shelf"]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ObjectMetadata:
     """Size and tag of an object in an archive, as a listing shows it.
 
     tag: a text of the store that changes whenever the object does (an ETag).
@@ -39,7 +39,7 @@ class Shelf(Protocol):
         """The location of the objects, for reading."""
         ...
 
-    def held(self, prefix: str) -> dict[str, Held]:
+    def held(self, prefix: str) -> dict[str, ObjectMetadata]:
         """Return size and tag of all objects below the folder `prefix`, by their keys.
 
         Raises CollectorError or StoreError where the shelf cannot be listed.
@@ -73,7 +73,7 @@ class Shelf(Protocol):
         """Remove an object; do nothing where there is none."""
         ...
 
-    def is_same(self, key: str, held: Held, data: bytes) -> bool:
+    def is_same(self, key: str, held: ObjectMetadata, data: bytes) -> bool:
         """Return whether the object at `key` has exactly the bytes of `data`.
 
         held: the object as a listing showed it. Where its size differs, the answer is False; where

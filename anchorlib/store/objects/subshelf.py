@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anchorlib.store.locations import Location, Within
-from anchorlib.store.objects.shelf import Held, Shelf
+from anchorlib.store.objects.shelf import ObjectMetadata, Shelf
 
 __all__ = ["ShelfWithin"]
 
@@ -25,7 +25,7 @@ class ShelfWithin:
         """The location of the folder's objects, for reading."""
         return Within(self._outer.location, self._prefix)
 
-    def held(self, prefix: str) -> dict[str, Held]:
+    def held(self, prefix: str) -> dict[str, ObjectMetadata]:
         """Return size and tag of all objects below the folder `prefix`, by their keys."""
         cut = len(self._prefix)
         return {key[cut:]: one for key, one in self._outer.held(self._prefix + prefix).items()}
@@ -57,7 +57,7 @@ class ShelfWithin:
         """Remove an object; do nothing where there is none."""
         self._outer.remove(self._prefix + key)
 
-    def is_same(self, key: str, held: Held, data: bytes) -> bool:
+    def is_same(self, key: str, held: ObjectMetadata, data: bytes) -> bool:
         """Return whether the object at `key` has exactly the bytes of `data`.
 
         held: the object as a listing showed it. Where its size differs, the answer is False; where

@@ -1,7 +1,13 @@
 """Runs as a whole: found by a name or URL, removed, renamed, handed to other processes."""
 
 from anchorlib.store.runs.archived_files import ArchivedRuns
-from anchorlib.store.runs.rank_handle import Pin, asked, packed_rows, pin_of, unpacked_rows
+from anchorlib.store.runs.rank_handle import (
+    RankHandle,
+    asked,
+    packed_rows,
+    rank_handle,
+    unpacked_rows,
+)
 from anchorlib.store.runs.removing import (
     evict_run,
     forget_run,
@@ -29,7 +35,7 @@ __all__ = [
     "DEFAULT_STORE",
     "ArchivedRuns",
     "FoundRun",
-    "Pin",
+    "RankHandle",
     "TensorTree",
     "archived_alone",
     "as_zarr",
@@ -44,8 +50,8 @@ __all__ = [
     "note_archived",
     "note_moved",
     "packed_rows",
-    "pin_of",
     "place_run",
+    "rank_handle",
     "remove_rank",
     "remove_run",
     "rename_run",

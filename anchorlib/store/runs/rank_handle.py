@@ -21,7 +21,7 @@ from anchorlib.store.read import RankReader, RunReader
 from anchorlib.store.runs.run_lookup import find_run, names_path
 from anchorlib.store.runs.store_lookup import store_text
 
-__all__ = ["Pin", "asked", "packed_rows", "pin_of", "unpacked_rows"]
+__all__ = ["RankHandle", "asked", "packed_rows", "rank_handle", "unpacked_rows"]
 
 Array = np.ndarray[Any, Any]
 
@@ -45,7 +45,7 @@ def asked(run: str | Path, store: str | Path | None) -> tuple[str, str | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
+class RankHandle:
     """One rank, described so that any process can find it.
 
     asked: the run and the store, as `find_run` takes them.
@@ -96,7 +96,7 @@ def _opened(asked: tuple[str, str | None], rank: int, _uid: str) -> RunReader:
     return run
 
 
-def pin_of(reader: RankReader) -> Pin:
+def rank_handle(reader: RankReader) -> RankHandle:
     """Return a description by which another process finds this rank.
 
     Raises UnsupportedError where the rank was not opened by the name of its run.
@@ -106,7 +106,7 @@ def pin_of(reader: RankReader) -> Pin:
             f"{escape(reader.run or 'this run')} was not opened by name: another process cannot "
             "find it; open it with anchorlib.open_run"
         )
-    return Pin(reader.asked, reader.rank, reader.catalogue.uid, reader.committed)
+    return RankHandle(reader.asked, reader.rank, reader.catalogue.uid, reader.committed)
 
 
 def packed_rows(rows: Array) -> bytes:

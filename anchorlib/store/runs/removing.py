@@ -22,7 +22,7 @@ from anchorlib.errors import (
 from anchorlib.names import check_run_name, check_stored_run_name, escape
 from anchorlib.store.disk import (
     ArchiveNote,
-    Tree,
+    NodeWriter,
     delete_aside,
     drop_locks,
     forget,
@@ -202,7 +202,7 @@ def rename_run(store: Path, run: str, name: str) -> None:
         forget(store, run)  # the archive has the run under its old name alone
         if document is not None and not new.is_symlink():
             # The only document in a run that names it, for readers other than this library.
-            Tree(store).replace(new, document)
+            NodeWriter(store).replace(new, document)
 
 
 def place_run(store: Path, made: Path, name: str) -> None:

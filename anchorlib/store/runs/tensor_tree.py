@@ -32,7 +32,7 @@ from anchorlib.store.format import (
     stamp,
 )
 from anchorlib.store.read import RankReader
-from anchorlib.store.runs.rank_handle import Pin, packed_rows, pin_of, unpacked_rows
+from anchorlib.store.runs.rank_handle import RankHandle, packed_rows, rank_handle, unpacked_rows
 from anchorlib.store.write import rank_json
 
 __all__ = ["TensorTree", "rows_together"]
@@ -112,14 +112,14 @@ class TensorTree:
         Raises UnsupportedError where another process could not find the run.
         """
         parts = [part for some in self._parts.values() for part in some]
-        pickled = [(pin_of(one.reader), one.entry.id, packed_rows(one.rows)) for one in parts]
+        pickled = [(rank_handle(one.reader), one.entry.id, packed_rows(one.rows)) for one in parts]
         return _opened, (self._run, pickled)
 
     def __repr__(self) -> str:
         return f"TensorTree({self._run!r})"
 
 
-def _opened(run: str, pickled: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
+def _opened(run: str, pickled: Iterable[tuple[RankHandle, int, bytes]]) -> TensorTree:
     """Return the tree that was pickled, after opening its ranks in this process.
 
     pickled: for each series (all records of one tensor and kind) a pin, by which its rank is found;

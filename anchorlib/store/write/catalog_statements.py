@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from anchorlib.record import Edges, Gap
-from anchorlib.store.disk import Budget
+from anchorlib.store.disk import RankQuota
 from anchorlib.store.format import (
     Attempt,
     Catalogue,
@@ -42,7 +42,7 @@ class Statements:
     the disk was full.
     """
 
-    def __init__(self, file: CatalogFile, budget: Budget, catalogue: Catalogue) -> None:
+    def __init__(self, file: CatalogFile, budget: RankQuota, catalogue: Catalogue) -> None:
         self._file = file
         self._budget = budget
         self._gap_bytes = catalogue.stated_bytes["gap"]

@@ -23,7 +23,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.block import Buffer
-from anchorlib.store.disk import Tree
+from anchorlib.store.disk import NodeWriter
 from anchorlib.store.format import (
     LABELS,
     ROWS_PER_CHUNK,
@@ -111,7 +111,7 @@ class OpenForm:
             self.arrays[name] = SlotArray(self.files, path, nbytes, array.chunks[0], dims)
             self.documents[name] = Growing(array)
 
-    def make(self, tree: Tree) -> None:
+    def make(self, tree: NodeWriter) -> None:
         """Create the form's zarr group with its empty arrays on disk, by a single rename."""
         below = {name: document.at(0) for name, document in self.documents.items()}
         tree.make(self.path, self.about(), below)

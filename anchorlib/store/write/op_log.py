@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from anchorlib.operations import Entry, entry_key, gap_entry
-from anchorlib.store.disk import Budget, Tree
+from anchorlib.store.disk import NodeWriter, RankQuota
 from anchorlib.store.format import encode, group_json, stamp
 from anchorlib.store.locations import LocalLocation
 from anchorlib.store.stored import LOG, operation_entries
@@ -28,7 +28,7 @@ class OperationFile:
         counted in the log as a gap.
     """
 
-    def __init__(self, rank: Path, tree: Tree, budget: Budget) -> None:
+    def __init__(self, rank: Path, tree: NodeWriter, budget: RankQuota) -> None:
         self._rank = rank
         self._tree = tree
         self._budget = budget

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
-from anchorlib.store.disk import Tree
+from anchorlib.store.disk import NodeWriter
 
 __all__ = ["MOST_OPEN", "ChunkFiles"]
 
@@ -40,7 +40,7 @@ class ChunkFiles:
     limit: how many are open at a time. tree: makes the files, and knows which thread may write.
     """
 
-    def __init__(self, limit: int, tree: Tree) -> None:
+    def __init__(self, limit: int, tree: NodeWriter) -> None:
         self.fsync = tree.fsync
         self._tree = tree
         self._limit = limit
@@ -64,7 +64,7 @@ class ChunkFiles:
         """Create a file at `path` whose content `fill` writes; return its open descriptor.
 
         Closes the other chunk files first where the process has too many files open. See
-        `Tree.put`.
+        `NodeWriter.put`.
         """
         return self._with_room(lambda: self._tree.put(path, fill))
 

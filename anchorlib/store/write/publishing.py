@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anchorlib.store.disk import Tree
+from anchorlib.store.disk import NodeWriter
 from anchorlib.store.format import (
     CATALOG_CHUNK,
     COLUMNS,
@@ -51,7 +51,7 @@ class Publisher:
     repeated in arrays beside its values.
     """
 
-    def __init__(self, rank: Path, tree: Tree) -> None:
+    def __init__(self, rank: Path, tree: NodeWriter) -> None:
         self._rank = rank
         self._tree = tree
         self._shown = b""

@@ -20,7 +20,7 @@ import numpy as np
 
 from anchorlib.errors import AnchorError, RunExistsError, RunNotFoundError, StoreError
 from anchorlib.names import escape
-from anchorlib.store.disk import Budget, Tree, forget, note_of, run_document
+from anchorlib.store.disk import NodeWriter, RankQuota, forget, note_of, run_document
 from anchorlib.store.format import (
     CATALOG_CHUNK,
     INDEX,
@@ -64,7 +64,7 @@ class RankPlace:
     store: Path
     run: str
     rank: int
-    tree: Tree
+    tree: NodeWriter
     author: str = ""
     part: Part | None = None
 
@@ -106,7 +106,13 @@ class RankPlace:
         return f"rank {self.rank} of run {self.run!r} in {self.store}"
 
     def take(
-        self, claim: bytes, budget: Budget, *, resume: bool, overwrite: bool, acknowledged: int = 0
+        self,
+        claim: bytes,
+        budget: RankQuota,
+        *,
+        resume: bool,
+        overwrite: bool,
+        acknowledged: int = 0,
     ) -> RankReader:
         """Return a reader of the rank; a rank that is new or to be overwritten is created first.
 
@@ -214,7 +220,7 @@ def store_errors(what: str) -> Iterator[None]:
         raise StoreError(f"{what}: {reason}{f'; {todo}' if todo else ''}") from error
 
 
-def create_rank(run: Path, rank: int, tree: Tree, author: str = "", part: int = 0) -> None:
+def create_rank(run: Path, rank: int, tree: NodeWriter, author: str = "", part: int = 0) -> None:
     """Create an empty rank on disk by one rename; an existing rank with this name is removed.
 
     author: who makes the run, if it is new. part: the part of the rank, 0 for all of it.

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from anchorlib.block import Layout, RowBlock, Series, Tables, layout_bytes
+from anchorlib.block import DtypeAndShape, RowBlock, Series, Tables, layout_bytes
 from anchorlib.errors import AnchorError, InvalidNameError
 from anchorlib.names import MAX_NAME_BYTES, check_name, is_kind, quoted
-from anchorlib.store.disk import Budget, Tree
+from anchorlib.store.disk import NodeWriter, RankQuota
 from anchorlib.store.format import (
     FORM_RECORDS,
     FORMS_AT_ONCE,
@@ -51,9 +51,9 @@ class FormResources:
         files.
     """
 
-    tree: Tree
+    tree: NodeWriter
     files: ChunkFiles
-    budget: Budget
+    budget: RankQuota
 
 
 class Numbers:
@@ -104,9 +104,9 @@ class Register:
         self._series = {(one.name, one.kind, one.mode): one.id for one in catalogue.series}
         self._series_seeds = [one.seed for one in catalogue.series]
         self._phases = {name: number for number, name in enumerate(catalogue.phases)}
-        self._own: dict[Layout, int] = {}
+        self._own: dict[DtypeAndShape, int] = {}
         self._flat: dict[tuple[str, int], int] = {}
-        self._counts: dict[Layout, int] = {}  # records of shapes that share a flat form
+        self._counts: dict[DtypeAndShape, int] = {}  # records of shapes that share a flat form
         self._tables: Tables | None = None
         for entry in catalogue.forms:
             form = OpenForm(entry, self._rank, resources.files)
@@ -205,7 +205,7 @@ class Register:
         self._phases[name] = number
         return number
 
-    def _form_number(self, layout: Layout, records: int) -> int:
+    def _form_number(self, layout: DtypeAndShape, records: int) -> int:
         known = self._own.get(layout)
         if known is not None:
             return known

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.store.disk import Tree
+from anchorlib.store.disk import NodeWriter
 from anchorlib.store.format import (
     CATALOG_CHUNK,
     COLUMNS,
@@ -36,7 +36,7 @@ class RowTable:
     rows, pairs: how many committed rows and histogram pairs the table has.
     """
 
-    def __init__(self, records: Path, rows: int, pairs: int, tree: Tree) -> None:
+    def __init__(self, records: Path, rows: int, pairs: int, tree: NodeWriter) -> None:
         self.rows = rows
         self.pairs = pairs
         self._files = ChunkFiles(len(COLUMNS) + len(HIST_COLUMNS), tree)
@@ -86,7 +86,7 @@ class CatalogFile:
     path: the directory of the byte array. end: the offset behind its last complete line.
     """
 
-    def __init__(self, path: Path, end: int, tree: Tree) -> None:
+    def __init__(self, path: Path, end: int, tree: NodeWriter) -> None:
         self.end = end
         self._files = ChunkFiles(1, tree)
         self._bytes = SlotArray(self._files, str(path), 1, CATALOG_CHUNK)
@@ -106,7 +106,7 @@ class CatalogFile:
         self._files.close()
 
 
-def make_columns(records: Path, tree: Tree) -> None:
+def make_columns(records: Path, tree: NodeWriter) -> None:
     """Create the empty arrays of a table's columns in the directory `records`."""
     for name, dtype in (COLUMNS | HIST_COLUMNS).items():
         tree.make(records / name, array_json(column_shape(dtype, name)))

@@ -29,13 +29,13 @@ from anchorlib.record import Edges, Gap
 from anchorlib.store.disk import (
     MISFIT,
     NO_ROOM,
-    Budget,
     LeftOut,
+    NodeWriter,
     RankDirectoryWatch,
     RankLock,
-    Room,
-    RunRoom,
-    Tree,
+    RankQuota,
+    RunQuota,
+    SizeLimits,
     make_store,
 )
 from anchorlib.store.format import ANEW, ROW, Attempt, Begins, Part, encode, json_value
@@ -77,7 +77,7 @@ class Writer:
         max_bytes: int | None = None,
         wait_for_room: bool = False,
         acknowledged: int = 0,
-        run_room: RunRoom | None = None,
+        run_room: RunQuota | None = None,
         lock: RankLock | None = None,
         author: str = "",
         part: Part | None = None,
@@ -113,9 +113,9 @@ class Writer:
             make_store(store, fsync=fsync)
             lock = lock or RankLock.take(store, run, rank, part.number if part else 0)
             try:
-                place = RankPlace(store, run, rank, Tree(store, fsync=fsync), author, part)
+                place = RankPlace(store, run, rank, NodeWriter(store, fsync=fsync), author, part)
                 claim = claim_of(writer_id)
-                budget = Budget(store, Room(max_bytes, wait_for_room, run_room))
+                budget = RankQuota(store, SizeLimits(max_bytes, wait_for_room, run_room))
                 existed = place.path.exists()
                 reader = place.take(
                     claim, budget, resume=resume, overwrite=overwrite, acknowledged=acknowledged
@@ -133,7 +133,7 @@ class Writer:
         return writer
 
     def __init__(
-        self, place: RankPlace, lock: RankLock, reader: RankReader, budget: Budget
+        self, place: RankPlace, lock: RankLock, reader: RankReader, budget: RankQuota
     ) -> None:
         self._place = place
         self._lock = lock

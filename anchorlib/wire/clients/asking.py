@@ -10,11 +10,11 @@ from google.protobuf.message import Message
 from anchorlib.errors import StoreError
 from anchorlib.names import escape
 from anchorlib.wire.address import Address, parse_address
-from anchorlib.wire.connection import Failure, Kind, ReadCall, failure, grpc, open_channel
+from anchorlib.wire.connection import Failure, FailureKind, ReadCall, failure, grpc, open_channel
 from anchorlib.wire.credentials import Credentials
 from anchorlib.wire.messages import GarbledError, check_of, check_seal, sealed
 
-__all__ = ["NotThereError", "QuestionChannel"]
+__all__ = ["NotThereError", "UnaryChannel"]
 
 _TRIES: Final = 4  # of one question, where the question or its answer is damaged on the way
 
@@ -25,7 +25,7 @@ class NotThereError(Exception):
     """Raised if the collector does not have the run or the file that it was asked about."""
 
 
-class QuestionChannel:
+class UnaryChannel:
     """A gRPC channel to a collector, for single questions; may be used by several threads.
 
     address: an Address or a URL; a run in it is ignored.
@@ -76,7 +76,7 @@ class QuestionChannel:
             else f"what {self.address} answered was damaged on the way: look whether it was done "
             "(anchor runs), and try again"
         )
-        raise Failure(Kind.DAMAGED, sentence).error()
+        raise Failure(FailureKind.DAMAGED, sentence).error()
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -85,7 +85,7 @@ class QuestionChannel:
                 f"{self.address} was opened before this process was forked, which gRPC does not "
                 "survive; open it in this process, started by 'spawn'"
             )
-            raise Failure(Kind.HERE, sentence).error()
+            raise Failure(FailureKind.HERE, sentence).error()
 
     def _refuse(self, error: grpc.RpcError) -> None:
         """Raise the error that `ask` raises for a call that ended with gRPC's `error`.
@@ -93,10 +93,10 @@ class QuestionChannel:
         Raises nothing if the question was damaged on the way: then `ask` may ask it again.
         """
         fault = failure(self.address, error)
-        if fault.kind is Kind.MISSING:
+        if fault.kind is FailureKind.MISSING:
             raise NotThereError from None
-        if fault.kind is Kind.STORE:
+        if fault.kind is FailureKind.STORE:
             details = escape((error.details() or "")[:500])
             raise StoreError(f"{details} (at {self.address})") from None
-        if fault.kind is not Kind.DAMAGED:
+        if fault.kind is not FailureKind.DAMAGED:
             raise fault.error() from None

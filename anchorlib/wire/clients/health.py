@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from anchorlib.wire.address import Address
-from anchorlib.wire.connection import Failure, Kind, failure, grpc, open_channel
+from anchorlib.wire.connection import Failure, FailureKind, failure, grpc, open_channel
 from anchorlib.wire.credentials import Credentials
 
 __all__ = ["ask_health"]
@@ -33,5 +33,5 @@ def ask_health(address: Address, *, timeout: float = 5.0) -> tuple[str, float]:
         took = time.perf_counter() - began
     if reply is None:  # a damaged line may lose the message and keep the status
         sentence = f"what {address} answers is damaged on the way: look after the line"
-        raise Failure(Kind.DAMAGED, sentence).error()
+        raise Failure(FailureKind.DAMAGED, sentence).error()
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)), took

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from anchorlib.errors import OptionError, RunNotFoundError
 from anchorlib.wire.address import Address
-from anchorlib.wire.clients.asking import NotThereError, QuestionChannel
+from anchorlib.wire.clients.asking import NotThereError, UnaryChannel
 from anchorlib.wire.connection import keep_call
 from anchorlib.wire.credentials import Credentials
 from anchorlib.wire.v1.collector_pb2 import (
@@ -44,7 +44,7 @@ class KeeperClient:
     """
 
     def __init__(self, address: Address | str, credentials: Credentials | None = None) -> None:
-        self._line = QuestionChannel(address, credentials)
+        self._line = UnaryChannel(address, credentials)
         self.address = self._line.address
 
     def status(self) -> Sequence[Writing]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Self, TypeVar
 
 from anchorlib.wire.address import Address
-from anchorlib.wire.clients.asking import NotThereError, QuestionChannel
+from anchorlib.wire.clients.asking import NotThereError, UnaryChannel
 from anchorlib.wire.connection import ReadCall, read_calls
 from anchorlib.wire.credentials import Credentials
 from anchorlib.wire.limits import READ_BYTES
@@ -31,7 +31,7 @@ class ReaderClient:
         *,
         timeout: float = 30.0,
     ) -> None:
-        self._line = QuestionChannel(address, credentials)
+        self._line = UnaryChannel(address, credentials)
         self.address = self._line.address
         self._timeout = timeout
         self._calls = read_calls(self._line.channel)

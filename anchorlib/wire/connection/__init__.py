@@ -9,7 +9,7 @@ failures  what a failed call means, as a kind and as a sentence
 
 from anchorlib.wire.connection.channel import KEEPALIVE_SECONDS, PING_SECONDS, open_channel
 from anchorlib.wire.connection.failures import Failure, failure
-from anchorlib.wire.connection.kinds import KIND_KEY, Kind, code_of, kind_of
+from anchorlib.wire.connection.kinds import KIND_KEY, FailureKind, code_of, kind_of
 from anchorlib.wire.connection.loading import grpc
 from anchorlib.wire.connection.services import (
     ReadCall,
@@ -27,7 +27,7 @@ __all__ = [
     "KIND_KEY",
     "PING_SECONDS",
     "Failure",
-    "Kind",
+    "FailureKind",
     "ReadCall",
     "code_of",
     "failure",

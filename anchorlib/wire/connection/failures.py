@@ -8,7 +8,7 @@ from typing import Final
 from anchorlib.errors import CollectorError
 from anchorlib.names import escape
 from anchorlib.wire.address import Address
-from anchorlib.wire.connection.kinds import Kind, kind_of
+from anchorlib.wire.connection.kinds import FailureKind, kind_of
 from anchorlib.wire.connection.loading import grpc
 
 __all__ = ["Failure", "failure"]
@@ -22,7 +22,7 @@ class Failure:
     sentence: what failed, where, and what to do, in one line.
     """
 
-    kind: Kind
+    kind: FailureKind
     sentence: str
 
     def error(self) -> CollectorError:
@@ -39,10 +39,10 @@ def failure(address: Address, error: grpc.RpcError) -> Failure:
     return Failure(kind, _sentence(address, kind, details or error.code().name))
 
 
-def _sentence(address: Address, kind: Kind, details: str) -> str:
-    if kind is Kind.STOPPING:
+def _sentence(address: Address, kind: FailureKind, details: str) -> str:
+    if kind is FailureKind.STOPPING:
         return f"{details} ({address})"
-    if kind is Kind.UNREACHABLE:
+    if kind is FailureKind.UNREACHABLE:
         # gRPC gives every failed connection one status code; its words alone tell the causes apart.
         if mistake := _mistake(address, details):
             return f"cannot talk to the collector at {address}: {mistake}"
@@ -50,11 +50,11 @@ def _sentence(address: Address, kind: Kind, details: str) -> str:
             f"no collector answers at {address} ({_cause(details)}); is `anchor serve` running "
             "there, and is the address right?"
         )
-    if kind in (Kind.LINE, Kind.DAMAGED):
+    if kind in (FailureKind.LINE, FailureKind.DAMAGED):
         return f"the line to {address} is bad: {details}"
-    if kind is Kind.TOKEN:
+    if kind is FailureKind.TOKEN:
         details += "; set ANCHOR_TOKEN or ANCHOR_TOKEN_FILE"
-    if kind is Kind.FOREIGN:
+    if kind is FailureKind.FOREIGN:
         details = "what answers there is no collector of this protocol"
     return f"the collector at {address} refused: {details}"
 

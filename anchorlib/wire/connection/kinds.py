@@ -14,12 +14,12 @@ from typing import Final
 
 from anchorlib.wire.connection.loading import grpc
 
-__all__ = ["KIND_KEY", "Kind", "code_of", "kind_of"]
+__all__ = ["KIND_KEY", "FailureKind", "code_of", "kind_of"]
 
 KIND_KEY: Final = "anchor-kind"
 
 
-class Kind(StrEnum):
+class FailureKind(StrEnum):
     """The kinds of failure; a value is the text by which a collector names the kind to a client.
 
     Other versions of anchorlib know these texts, so that none of them ever changes.
@@ -76,7 +76,7 @@ class Kind(StrEnum):
     @property
     def remote(self) -> bool:
         """Whether the collector or the network caused the failure, and not this process."""
-        return self is not Kind.HERE
+        return self is not FailureKind.HERE
 
     @property
     def full(self) -> bool:
@@ -86,101 +86,101 @@ class Kind(StrEnum):
 
 _FULL: Final = frozenset(
     {
-        Kind.STREAMS,
-        Kind.DISK,
-        Kind.MEMORY,
-        Kind.RATE,
-        Kind.RUNS,
-        Kind.INODES,
-        Kind.READ_ONLY,
+        FailureKind.STREAMS,
+        FailureKind.DISK,
+        FailureKind.MEMORY,
+        FailureKind.RATE,
+        FailureKind.RUNS,
+        FailureKind.INODES,
+        FailureKind.READ_ONLY,
     }
 )
 _PERMANENT: Final = frozenset(
     {
-        Kind.EXISTS,
-        Kind.BUSY,
-        Kind.STORE,
-        Kind.INVALID,
-        Kind.PROTOCOL,
-        Kind.TOKEN,
-        Kind.FORBIDDEN,
-        Kind.FOREIGN,
-        Kind.HERE,
+        FailureKind.EXISTS,
+        FailureKind.BUSY,
+        FailureKind.STORE,
+        FailureKind.INVALID,
+        FailureKind.PROTOCOL,
+        FailureKind.TOKEN,
+        FailureKind.FORBIDDEN,
+        FailureKind.FOREIGN,
+        FailureKind.HERE,
     }
 )
 _PASSING: Final = frozenset(
     {
-        Kind.STOPPING,
-        Kind.STREAMS,
-        Kind.DISK,
-        Kind.MEMORY,
-        Kind.RATE,
-        Kind.RUNS,
-        Kind.INODES,
-        Kind.READ_ONLY,
-        Kind.REPLACED,
-        Kind.STALLED,
-        Kind.IDLE,
-        Kind.UNREACHABLE,
-        Kind.SILENT,
-        Kind.LINE,
+        FailureKind.STOPPING,
+        FailureKind.STREAMS,
+        FailureKind.DISK,
+        FailureKind.MEMORY,
+        FailureKind.RATE,
+        FailureKind.RUNS,
+        FailureKind.INODES,
+        FailureKind.READ_ONLY,
+        FailureKind.REPLACED,
+        FailureKind.STALLED,
+        FailureKind.IDLE,
+        FailureKind.UNREACHABLE,
+        FailureKind.SILENT,
+        FailureKind.LINE,
     }
 )
 
 # The gRPC status code that is sent with each kind, for clients that know the codes alone.
-_CODES: Final[Mapping[Kind, grpc.StatusCode]] = {
-    Kind.EXISTS: grpc.StatusCode.ALREADY_EXISTS,
-    Kind.BUSY: grpc.StatusCode.FAILED_PRECONDITION,
-    Kind.STORE: grpc.StatusCode.FAILED_PRECONDITION,
-    Kind.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
-    Kind.PROTOCOL: grpc.StatusCode.FAILED_PRECONDITION,
-    Kind.TOKEN: grpc.StatusCode.UNAUTHENTICATED,
-    Kind.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
-    Kind.STOPPING: grpc.StatusCode.UNAVAILABLE,
-    Kind.STREAMS: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Kind.DISK: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Kind.MEMORY: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Kind.RATE: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Kind.RUNS: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Kind.INODES: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Kind.READ_ONLY: grpc.StatusCode.UNAVAILABLE,
-    Kind.REPLACED: grpc.StatusCode.ABORTED,
-    Kind.STALLED: grpc.StatusCode.DEADLINE_EXCEEDED,
-    Kind.IDLE: grpc.StatusCode.ABORTED,
-    Kind.DAMAGED: grpc.StatusCode.DATA_LOSS,
-    Kind.SEQUENCE: grpc.StatusCode.OUT_OF_RANGE,
-    Kind.MISSING: grpc.StatusCode.NOT_FOUND,
-    Kind.DEFECT: grpc.StatusCode.INTERNAL,
+_CODES: Final[Mapping[FailureKind, grpc.StatusCode]] = {
+    FailureKind.EXISTS: grpc.StatusCode.ALREADY_EXISTS,
+    FailureKind.BUSY: grpc.StatusCode.FAILED_PRECONDITION,
+    FailureKind.STORE: grpc.StatusCode.FAILED_PRECONDITION,
+    FailureKind.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    FailureKind.PROTOCOL: grpc.StatusCode.FAILED_PRECONDITION,
+    FailureKind.TOKEN: grpc.StatusCode.UNAUTHENTICATED,
+    FailureKind.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
+    FailureKind.STOPPING: grpc.StatusCode.UNAVAILABLE,
+    FailureKind.STREAMS: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    FailureKind.DISK: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    FailureKind.MEMORY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    FailureKind.RATE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    FailureKind.RUNS: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    FailureKind.INODES: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    FailureKind.READ_ONLY: grpc.StatusCode.UNAVAILABLE,
+    FailureKind.REPLACED: grpc.StatusCode.ABORTED,
+    FailureKind.STALLED: grpc.StatusCode.DEADLINE_EXCEEDED,
+    FailureKind.IDLE: grpc.StatusCode.ABORTED,
+    FailureKind.DAMAGED: grpc.StatusCode.DATA_LOSS,
+    FailureKind.SEQUENCE: grpc.StatusCode.OUT_OF_RANGE,
+    FailureKind.MISSING: grpc.StatusCode.NOT_FOUND,
+    FailureKind.DEFECT: grpc.StatusCode.INTERNAL,
 }
 
-_KINDS: Final[Mapping[grpc.StatusCode, Kind]] = {
-    grpc.StatusCode.ALREADY_EXISTS: Kind.EXISTS,
-    grpc.StatusCode.FAILED_PRECONDITION: Kind.STORE,
-    grpc.StatusCode.INVALID_ARGUMENT: Kind.INVALID,
-    grpc.StatusCode.PERMISSION_DENIED: Kind.FORBIDDEN,
-    grpc.StatusCode.UNAUTHENTICATED: Kind.TOKEN,
-    grpc.StatusCode.UNIMPLEMENTED: Kind.FOREIGN,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: Kind.STREAMS,
-    grpc.StatusCode.ABORTED: Kind.REPLACED,
-    grpc.StatusCode.UNAVAILABLE: Kind.UNREACHABLE,
-    grpc.StatusCode.DEADLINE_EXCEEDED: Kind.UNREACHABLE,
-    grpc.StatusCode.DATA_LOSS: Kind.DAMAGED,
-    grpc.StatusCode.OUT_OF_RANGE: Kind.SEQUENCE,
-    grpc.StatusCode.NOT_FOUND: Kind.MISSING,
+_KINDS: Final[Mapping[grpc.StatusCode, FailureKind]] = {
+    grpc.StatusCode.ALREADY_EXISTS: FailureKind.EXISTS,
+    grpc.StatusCode.FAILED_PRECONDITION: FailureKind.STORE,
+    grpc.StatusCode.INVALID_ARGUMENT: FailureKind.INVALID,
+    grpc.StatusCode.PERMISSION_DENIED: FailureKind.FORBIDDEN,
+    grpc.StatusCode.UNAUTHENTICATED: FailureKind.TOKEN,
+    grpc.StatusCode.UNIMPLEMENTED: FailureKind.FOREIGN,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: FailureKind.STREAMS,
+    grpc.StatusCode.ABORTED: FailureKind.REPLACED,
+    grpc.StatusCode.UNAVAILABLE: FailureKind.UNREACHABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED: FailureKind.UNREACHABLE,
+    grpc.StatusCode.DATA_LOSS: FailureKind.DAMAGED,
+    grpc.StatusCode.OUT_OF_RANGE: FailureKind.SEQUENCE,
+    grpc.StatusCode.NOT_FOUND: FailureKind.MISSING,
 }
 
 
-def code_of(kind: Kind) -> grpc.StatusCode:
+def code_of(kind: FailureKind) -> grpc.StatusCode:
     """Return the gRPC status code with which a collector refuses for a reason of this kind."""
     return _CODES[kind]
 
 
-def kind_of(error: grpc.RpcError) -> Kind:
+def kind_of(error: grpc.RpcError) -> FailureKind:
     """Return the kind of a failed call: what the collector states, else that of the status code."""
     trailing = error.trailing_metadata() or ()
     stated = next((str(one.value) for one in trailing if one.key == KIND_KEY), "")
     # A kind of a later version, or with a flipped bit, is unknown or does not fit the status code.
-    if stated in _CODES and _CODES[Kind(stated)] is error.code():
-        return Kind(stated)
+    if stated in _CODES and _CODES[FailureKind(stated)] is error.code():
+        return FailureKind(stated)
     # gRPC reports a broken connection, or bytes that make no sense, with any of the other codes.
-    return _KINDS.get(error.code(), Kind.LINE)
+    return _KINDS.get(error.code(), FailureKind.LINE)

@@ -15,8 +15,8 @@ malformed    the error of a message that breaks the protocol
 """
 
 from anchorlib.wire.messages.checksum import GarbledError, check_of, check_seal, sealed
-from anchorlib.wire.messages.decoder import Decoder, Framed, parse_request
-from anchorlib.wire.messages.encoder import Encoded, Encoder, frame_weights
+from anchorlib.wire.messages.decoder import Decoder, ParsedFrame, parse_request
+from anchorlib.wire.messages.encoder import EncodedFrame, Encoder, frame_weights
 from anchorlib.wire.messages.framing import Buffer
 from anchorlib.wire.messages.gaps import gaps_message, read_gaps
 from anchorlib.wire.messages.lineage import (
@@ -41,11 +41,11 @@ from anchorlib.wire.messages.row_columns import entries
 __all__ = [
     "Buffer",
     "Decoder",
-    "Encoded",
+    "EncodedFrame",
     "Encoder",
     "FrameError",
-    "Framed",
     "GarbledError",
+    "ParsedFrame",
     "TableSizes",
     "check_of",
     "check_seal",

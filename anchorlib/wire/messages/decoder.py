@@ -24,12 +24,12 @@ from anchorlib.wire.messages.row_columns import read_block
 from anchorlib.wire.messages.texts import check_phase, check_series
 from anchorlib.wire.v1.collector_pb2 import Columns, Define, Fragment, Frame, Layout, PushRequest
 
-__all__ = ["Decoder", "FrameError", "Framed", "parse_request"]
+__all__ = ["Decoder", "FrameError", "ParsedFrame", "parse_request"]
 
 _DIGEST_BYTES = 16
 
 
-class Framed(NamedTuple):
+class ParsedFrame(NamedTuple):
     """A parsed frame (message with records): `head` has the records' rows, `payload` their values.
 
     The payload is a view of the message's bytes.
@@ -39,8 +39,8 @@ class Framed(NamedTuple):
     payload: memoryview
 
 
-def parse_request(message: bytes) -> PushRequest | Framed:
-    """Parse a serialised PushRequest; the result is a `Framed` if it carries a frame.
+def parse_request(message: bytes) -> PushRequest | ParsedFrame:
+    """Parse a serialised PushRequest; the result is a `ParsedFrame` if it carries a frame.
 
     Raises GarbledError if the message does not fit its checksum, FrameError if it is no
     PushRequest.
@@ -50,12 +50,12 @@ def parse_request(message: bytes) -> PushRequest | Framed:
         parts = split(message)
         if parts is not None:
             head = Frame.FromString(parts[0])
-            return Framed(head, parts[1] if not head.payload else memoryview(head.payload))
+            return ParsedFrame(head, parts[1] if not head.payload else memoryview(head.payload))
         request = PushRequest.FromString(message)
     except (DecodeError, IndexError):
         raise FrameError("a message that is no PushRequest arrived") from None
     if request.WhichOneof("message") == "frame":
-        return Framed(request.frame, memoryview(request.frame.payload))
+        return ParsedFrame(request.frame, memoryview(request.frame.payload))
     return request
 
 
@@ -102,7 +102,7 @@ class Decoder:
         if max(len(self._series), len(self._layouts), len(self._phases)) > TABLE_ENTRIES:
             raise FrameError(f"one stream defines at most {TABLE_ENTRIES} series, shapes or phases")
 
-    def block(self, frame: Framed) -> RowBlock | None:
+    def block(self, frame: ParsedFrame) -> RowBlock | None:
         """Return the records that a message with records completes; None if it completes none.
 
         It completes none if it has a fragment of a large record of which others are still to come.

@@ -26,7 +26,7 @@ from anchorlib.wire.v1.collector_pb2 import (
     Series,
 )
 
-__all__ = ["Encoded", "Encoder", "frame_weights"]
+__all__ = ["EncodedFrame", "Encoder", "frame_weights"]
 
 _ROW_BYTES = 128  # about what a row's columns take, without its histogram
 _BIN_BYTES = 5  # of one histogram bin
@@ -45,7 +45,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 K = TypeVar("K", bound=Hashable)
 
 
-class Encoded(NamedTuple):
+class EncodedFrame(NamedTuple):
     """One frame, ready to be sent: a serialised message with records.
 
     parts: the bytes of the PushRequest, in parts, some of which may be views of records' arrays.
@@ -68,7 +68,7 @@ class Encoded(NamedTuple):
         """How many bytes the frame's message has."""
         return sum(map(len, self.parts))
 
-    def joined(self) -> Encoded:
+    def joined(self) -> EncodedFrame:
         """Return a copy of this frame that does not share memory with the records' arrays."""
         return self._replace(parts=(self.message,))
 
@@ -93,7 +93,7 @@ class Encoder:
         self._new = Define()
         self._new_bytes = 0
 
-    def encode(self, block: RowBlock) -> Iterator[Encoded]:
+    def encode(self, block: RowBlock) -> Iterator[EncodedFrame]:
         """Yield the frames (messages with records) that carry the records of `block`, in order.
 
         Large values are not copied: send each frame, or take its `joined` copy, before the
@@ -122,12 +122,12 @@ class Encoder:
             bounds.append(first)
         return bounds
 
-    def _frame(self, part: RowBlock) -> Encoded:
+    def _frame(self, part: RowBlock) -> EncodedFrame:
         head = Frame(first=self.sequence, columns=self._columns(part))
         self.sequence += len(part)
         return self._encoded(join(head.SerializeToString(), part.values()))
 
-    def _fragments(self, part: RowBlock) -> Iterator[Encoded]:
+    def _fragments(self, part: RowBlock) -> Iterator[EncodedFrame]:
         """Yield the frames of one large record, each with a fragment (a part) of its values.
 
         The record's row is in the first frame alone.
@@ -143,9 +143,9 @@ class Encoder:
             yield self._encoded(join(head.SerializeToString(), [piece]))
             columns = None
 
-    def _encoded(self, parts: tuple[Buffer, ...]) -> Encoded:
+    def _encoded(self, parts: tuple[Buffer, ...]) -> EncodedFrame:
         self._define()
-        return Encoded(parts, self.sequence, len(self.definitions))
+        return EncodedFrame(parts, self.sequence, len(self.definitions))
 
     def _define(self) -> None:
         if self._new_bytes:

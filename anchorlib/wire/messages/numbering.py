@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from anchorlib.wire.messages.decoder import Framed, parse_request
+from anchorlib.wire.messages.decoder import ParsedFrame, parse_request
 from anchorlib.wire.messages.framing import join
 from anchorlib.wire.messages.malformed import FrameError
 from anchorlib.wire.v1.collector_pb2 import Columns, Define
@@ -68,10 +68,10 @@ def _numbers(columns: Columns) -> tuple[Iterable[int], Iterable[int], Iterable[i
     return columns.series, columns.layout, columns.phase
 
 
-def kept_frame(message: bytes) -> Framed:
+def kept_frame(message: bytes) -> ParsedFrame:
     """Return the frame (records) in a serialised message. Raises FrameError if it carries none."""
     frame = parse_request(message)
-    if not isinstance(frame, Framed):
+    if not isinstance(frame, ParsedFrame):
         raise FrameError("a message that was kept as a frame is no frame")
     return frame
 
@@ -82,6 +82,6 @@ def kept_definition(message: bytes) -> Define:
     Raises FrameError if `message` carries records.
     """
     request = parse_request(message)
-    if isinstance(request, Framed):
+    if isinstance(request, ParsedFrame):
         raise FrameError("a frame stands where definitions are")
     return request.define

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anchorlib.cluster import Cluster
-    from anchorlib.reading import Over
+    from anchorlib.reading import MapFunction
 
 __all__ = ["spread_over"]
 
 
 @contextmanager
-def spread_over(address: str | None) -> Iterator[Over]:
+def spread_over(address: str | None) -> Iterator[MapFunction]:
     """A context that yields the map function by which a command computes its answer.
 
     address: the address of a dask scheduler, whose workers then make the calls. None yields

@@ -145,7 +145,7 @@ class CollectorPlan:
 
     def problems(self) -> list[str]:
         """Returns everything that would prevent the collector's start, a sentence for each."""
-        from anchor_server import Intended, problems
+        from anchor_server import CollectorSettings, problems
 
         sentences: list[str] = []
         directory = _tried(sentences, lambda: self.directory)
@@ -159,7 +159,7 @@ class CollectorPlan:
         # if it could be used.
         asks = (token, self.token_file, self.access, self.client_ca) != (None,) * 4
         encrypts = (self.tls_cert, self.tls_key) != (None, None)
-        wanted = Intended(
+        wanted = CollectorSettings(
             directory,
             self.bind,
             tls,

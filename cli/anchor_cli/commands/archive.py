@@ -22,7 +22,7 @@ from anchor_cli.progress import progress
 from anchor_cli.terminal import Screen, counted, document, emit, size, this_screen
 
 if TYPE_CHECKING:
-    from anchorlib.archive import Archived, Keep, Planned, Shelf
+    from anchorlib.archive import ArchivePlan, ArchiveResult, Keep, Shelf
     from anchorlib.store import ArchiveNote, FoundRun
 
 __all__ = ["EXAMPLES", "archive"]
@@ -118,7 +118,7 @@ class _LocalRun:
     run: str
     keep: Keep
 
-    def plan(self, shelf: Shelf) -> tuple[Planned, list[str]]:
+    def plan(self, shelf: Shelf) -> tuple[ArchivePlan, list[str]]:
         """Returns what would be sent to the archive, and the runs that would be removed here.
 
         shelf: the archive, a directory or object store.
@@ -128,7 +128,9 @@ class _LocalRun:
         plan = plan_archive(self.store, self.run, shelf)
         return plan, leaving(self.store, shelf.place, self.keep, [self.run])
 
-    def send(self, shelf: Shelf, *, without_conditions: bool) -> tuple[Archived, dict[str, int]]:
+    def send(
+        self, shelf: Shelf, *, without_conditions: bool
+    ) -> tuple[ArchiveResult, dict[str, int]]:
         """Archives the run; returns what was sent, and the freed bytes of each removed run.
 
         shelf: the archive, a directory or object store. without_conditions: also use an object
@@ -174,13 +176,15 @@ class _ServedRun:
                 raise RunBusyError(f"run {run!r} is being written: archive it when that has ended")
         return cls(stored_run)
 
-    def plan(self, shelf: Shelf) -> tuple[Planned, list[str]]:
+    def plan(self, shelf: Shelf) -> tuple[ArchivePlan, list[str]]:
         """Returns what would be sent to the archive `shelf`, and [], as no run would be removed."""
         from anchorlib.archive import plan_served
 
         return plan_served(self.stored_run.location, self.stored_run.name, shelf), []
 
-    def send(self, shelf: Shelf, *, without_conditions: bool) -> tuple[Archived, dict[str, int]]:
+    def send(
+        self, shelf: Shelf, *, without_conditions: bool
+    ) -> tuple[ArchiveResult, dict[str, int]]:
         """Archives the run; returns what was sent to `shelf`, and {}, as no run is removed."""
         from anchorlib.archive import archive_served, checked_shelf
 
@@ -227,7 +231,7 @@ def _say_done(run: str, place: str, *, as_json: bool) -> ExitCode:
     return ExitCode.DONE
 
 
-def _document(done: Archived, freed: dict[str, int]) -> dict[str, Any]:
+def _document(done: ArchiveResult, freed: dict[str, int]) -> dict[str, Any]:
     return {
         "run": done.run,
         "to": done.place,
@@ -240,7 +244,7 @@ def _document(done: Archived, freed: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _lines(done: Archived, freed: dict[str, int], screen: Screen) -> list[str]:
+def _lines(done: ArchiveResult, freed: dict[str, int], screen: Screen) -> list[str]:
     unit = "" if screen.human else " bytes"
     lines = [
         f"{done.run}: {counted(len(done.ranks), 'rank')} in {done.place}, "
@@ -252,7 +256,7 @@ def _lines(done: Archived, freed: dict[str, int], screen: Screen) -> list[str]:
     return lines
 
 
-def _plan_document(plan: Planned, place: str, going: list[str]) -> dict[str, Any]:
+def _plan_document(plan: ArchivePlan, place: str, going: list[str]) -> dict[str, Any]:
     return {
         "run": plan.run,
         "to": place,
@@ -264,7 +268,7 @@ def _plan_document(plan: Planned, place: str, going: list[str]) -> dict[str, Any
     }
 
 
-def _plan_lines(plan: Planned, going: list[str], screen: Screen) -> list[str]:
+def _plan_lines(plan: ArchivePlan, going: list[str], screen: Screen) -> list[str]:
     unit = "" if screen.human else " bytes"
     lines = [
         f"{plan.run}: {counted(len(plan.ranks) - len(plan.there), 'rank')} would be sent, "

@@ -25,7 +25,7 @@ from anchor_cli.progress import Tick, progress
 from anchor_cli.terminal import counted, document, emit
 
 if TYPE_CHECKING:
-    from anchor_cli.exports import Exported
+    from anchor_cli.exports import ExportSource
     from anchorlib import Run, Series
     from anchorlib.diagnosis import Comparison
 
@@ -126,7 +126,7 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
     To write the values of one tensor to a file, use `anchor pull`. A second export replaces the
     first, except in W&B and MLflow, where each export is a run of its own.
     """
-    from anchor_cli.exports import Exported
+    from anchor_cli.exports import ExportSource
     from anchorlib.reading import open_run
 
     places = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow, "zarr": zarr,
@@ -136,7 +136,7 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
     opened = open_run(run, store=store)
     series = _series(opened, tensor or (), selection)
     compared = _compared(opened, against, noise or (), tensor, store)
-    exported = Exported(opened.name, series, compared)
+    exported = ExportSource(opened.name, series, compared)
     said: dict[str, Any] = {"run": opened.name, "records": sum(map(len, series))}
     said |= {} if compared is None else {"verdict": compared.verdict}
     with progress(f"exporting {opened.name}") as tick:
@@ -212,31 +212,31 @@ def _series(run: Run, selectors: Sequence[str], selection: Selection) -> list[Se
     return series
 
 
-def _to_zarr(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
+def _to_zarr(exported: ExportSource, place: Path, tick: Tick) -> dict[str, Any]:
     from anchor_cli.exports import write_zarr
 
     return write_zarr(exported.run, exported.series, place, tick)
 
 
-def _to_tensorboard(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
+def _to_tensorboard(exported: ExportSource, place: Path, tick: Tick) -> dict[str, Any]:
     from anchor_cli.exports import write_events
 
     return write_events(exported, place, tick)
 
 
-def _to_wandb(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
+def _to_wandb(exported: ExportSource, place: Path, tick: Tick) -> dict[str, Any]:
     from anchor_cli.exports import write_offline
 
     return write_offline(exported, place, tick)
 
 
-def _to_mlflow(exported: Exported, place: str, tick: Tick) -> dict[str, Any]:
+def _to_mlflow(exported: ExportSource, place: str, tick: Tick) -> dict[str, Any]:
     from anchor_cli.exports import write_tracking
 
     return write_tracking(exported, place, tick)
 
 
-def _to_csv(exported: Exported, place: str, tick: Tick) -> dict[str, Any]:  # noqa: ARG001
+def _to_csv(exported: ExportSource, place: str, tick: Tick) -> dict[str, Any]:  # noqa: ARG001
     from anchor_cli.files import written_text
     from anchor_cli.records import write_rows
 
@@ -254,7 +254,7 @@ def _rows(series: Sequence[Series]) -> Iterator[dict[str, Any]]:
     return (row for one in series for row in summarised(one))
 
 
-def _to_parquet(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:  # noqa: ARG001
+def _to_parquet(exported: ExportSource, place: Path, tick: Tick) -> dict[str, Any]:  # noqa: ARG001
     from anchor_cli.files import written_whole
     from anchorlib.errors import MissingExtraError
 
@@ -277,7 +277,7 @@ def _columns(series: Series, arrow: Any) -> dict[str, Any]:
 
 
 _WITH_VERDICT = {"tensorboard", "wandb", "mlflow"}
-_WRITERS: dict[str, Callable[[Exported, Any, Tick], dict[str, Any]]] = {
+_WRITERS: dict[str, Callable[[ExportSource, Any, Tick], dict[str, Any]]] = {
     "tensorboard": _to_tensorboard,
     "wandb": _to_wandb,
     "mlflow": _to_mlflow,

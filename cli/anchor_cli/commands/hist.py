@@ -23,8 +23,8 @@ from anchor_cli.arguments import (
 from anchor_cli.terminal import document, emit, note, this_screen
 
 if TYPE_CHECKING:
-    from anchor_cli.histograms import Answer, NarrowFormat
-    from anchor_cli.records import Selected
+    from anchor_cli.histograms import HistogramReport, NarrowFormat
+    from anchor_cli.records import SelectedRecords
     from anchorlib.reading import Run
 
 __all__ = ["EXAMPLES", "show_histogram"]
@@ -102,13 +102,13 @@ def _answered(
     selection: Selection,
     target: NarrowFormat | None,
     dask: str | None,
-) -> tuple[Answer, list[Selected]]:
+) -> tuple[HistogramReport, list[SelectedRecords]]:
     """Counts the histogram of the selected records; returns the answer and these records.
 
     The records are [] where the index of an archived run has the answer; the index is asked only
     without `--as` and `--dask`. target: the format of `--as`. dask: the address of `--dask`.
     """
-    from anchor_cli.histograms import Answer, answer_of_index
+    from anchor_cli.histograms import HistogramReport, answer_of_index
     from anchor_cli.records import selected
 
     if target is None and dask is None:
@@ -117,10 +117,10 @@ def _answered(
             return answer, []
     chosen = selected(opened, tensor, selection, gradients=True)
     with spread_over(dask) as over:
-        return Answer.of(chosen, opened.name, tensor, target, over), chosen
+        return HistogramReport.of(chosen, opened.name, tensor, target, over), chosen
 
 
-def _scales(chosen: Sequence[Selected]) -> str:
+def _scales(chosen: Sequence[SelectedRecords]) -> str:
     """Returns a remark where values of different loss scales were counted together; else ""."""
     mixed = [one for one in chosen if len(one.scales) > 1]
     scales = {scale for one in mixed or chosen for scale in one.scales}
@@ -135,7 +135,7 @@ def _scales(chosen: Sequence[Selected]) -> str:
     )
 
 
-def _carried(chosen: Sequence[Selected], target: NarrowFormat | None) -> str:
+def _carried(chosen: Sequence[SelectedRecords], target: NarrowFormat | None) -> str:
     """Returns a remark where a scale is suggested for values that already carry a loss scale.
 
     chosen: the counted records; target: the format of `--as`. "" where there is no target, or no

@@ -20,7 +20,7 @@ from anchor_cli.arguments import (
 from anchor_cli.terminal import counted, document
 
 if TYPE_CHECKING:
-    from anchor_cli.records import Extract, Selected
+    from anchor_cli.records import Extract, SelectedRecords
     from anchorlib import Run
 
 __all__ = ["EXAMPLES", "pull_tensor"]
@@ -88,7 +88,7 @@ def pull_tensor(
     return answered("; ".join(filter(None, problems)))
 
 
-def _the_one(run: Run, tensor: str, selection: Selection) -> Selected:
+def _the_one(run: Run, tensor: str, selection: Selection) -> SelectedRecords:
     """Returns the selected records of the tensor that a selector names.
 
     Raises AmbiguousTensorError where it names several tensors or kinds.
@@ -107,7 +107,7 @@ def _the_one(run: Run, tensor: str, selection: Selection) -> Selected:
     )
 
 
-def _extract(chosen: Selected) -> tuple[Extract, int]:
+def _extract(chosen: SelectedRecords) -> tuple[Extract, int]:
     """Returns the records that have values, and how many of the chosen records have none.
 
     Raises ValuesNotKeptError where no record has values.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from anchorlib.store import ArchiveNote
-    from anchorlib.upkeep import Keeper, Standing
+    from anchorlib.upkeep import Keeper, RemovalStatus
 
 __all__ = ["EXAMPLES", "note_unfinished", "remove_runs"]
 
@@ -96,7 +96,7 @@ def _forget(store: Path, noted: ArchiveNote, done: list[dict[str, Any]], *, as_j
         emit(f"{noted.run}: forgotten here; its objects stay in {where} (--store {where})")
 
 
-def _standing(keeper: Keeper, run: str) -> Standing | None:
+def _standing(keeper: Keeper, run: str) -> RemovalStatus | None:
     """Returns what the store knows of a run (its size, …); None where the run is gone already."""
     from anchorlib.errors import RunNotFoundError
 

@@ -27,7 +27,7 @@ from anchor_cli.terminal import (
 from anchorlib.diagnosis import sections
 
 if TYPE_CHECKING:
-    from anchorlib.diagnosis import Comparison, Entry, Section
+    from anchorlib.diagnosis import Comparison, Section, SectionEntry
 
 __all__ = ["DOUBTED", "report"]
 
@@ -80,7 +80,7 @@ def _config(section: Section, width: int, screen: Screen) -> ReportPart:
     return listed(titled(screen, section.title, text), entries, MORE)
 
 
-def _sides(entry: Entry, width: int) -> list[str]:
+def _sides(entry: SectionEntry, width: int) -> list[str]:
     a, b = entry.sides or ("", "")
     room = width - 7
     name = cut(entry.name, room // 3, "...")
@@ -134,7 +134,7 @@ def _origins(section: Section, width: int, screen: Screen) -> ReportPart:
     return block._replace(kept=1)
 
 
-def _origin(one: Entry, width: int, screen: Screen) -> list[str]:
+def _origin(one: SectionEntry, width: int, screen: Screen) -> list[str]:
     *before, line = _named(f"  {one.where}  ", one.name, f": {one.kind}", width)
     if one.alarming:
         line = screen.style(one.kind, _RED).join(line.rsplit(one.kind, 1))
@@ -162,7 +162,7 @@ def _operations(section: Section, width: int, screen: Screen) -> ReportPart:
     return ReportPart(block.most, lines)
 
 
-def _operation(one: Entry, width: int) -> list[str]:
+def _operation(one: SectionEntry, width: int) -> list[str]:
     """Returns the lines about one place where the runs' traced operations differ.
 
     one: the entry on that place in the comparison's section on operations. The module's name is
@@ -175,7 +175,7 @@ def _operation(one: Entry, width: int) -> list[str]:
     return [part for text in texts if text for part in wrapped(text, width, 2, "      ")]
 
 
-def _measured(one: Entry, width: int) -> list[str]:
+def _measured(one: SectionEntry, width: int) -> list[str]:
     """Returns texts about an origin, a record that differs although its inputs are equal.
 
     The texts say how the record was computed, and how far the two runs' values are apart: in one

@@ -1,13 +1,13 @@
 """The writers of `anchor export`: for TensorBoard, Weights & Biases, MLflow and zarr."""
 
-from anchor_cli.exports.exported import Exported
+from anchor_cli.exports.exported import ExportSource
 from anchor_cli.exports.hierarchy import write_zarr
 from anchor_cli.exports.mlflow import write_tracking
 from anchor_cli.exports.tensorboard import write_events
 from anchor_cli.exports.wandb import write_offline
 
 __all__ = [
-    "Exported",
+    "ExportSource",
     "write_events",
     "write_offline",
     "write_tracking",

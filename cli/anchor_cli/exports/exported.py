@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from anchorlib.diagnosis import Comparison
     from anchorlib.summary import Log2Histogram
 
-__all__ = ["Exported", "ExportedPoints", "ExportedVerdict", "Point"]
+__all__ = ["ExportSource", "ExportedPoints", "ExportedVerdict", "Point"]
 
 _AT_ONCE = 4096  # records whose histograms are held in memory
 
@@ -80,7 +80,7 @@ class ExportedPoints(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportSource:
     """What is to be exported of a run: the selected series, and a comparison with another run.
 
     comparison: of that other run (as A) with the exported run (as B); None without --against.

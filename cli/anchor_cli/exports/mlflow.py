@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchor_cli.exports.exported import Exported, ExportedPoints, Point
+from anchor_cli.exports.exported import ExportedPoints, ExportSource, Point
 from anchor_cli.terminal import plain
 from anchorlib.errors import AnchorError, MissingExtraError, OptionError
 from anchorlib.names import escape
@@ -43,7 +43,7 @@ _SETTINGS = {
 }
 
 
-def write_tracking(exported: Exported, place: str, tick: Tick) -> dict[str, Any]:
+def write_tracking(exported: ExportSource, place: str, tick: Tick) -> dict[str, Any]:
     """Writes an MLflow run for each rank into the experiment `anchorlib`.
 
     place: a folder or a tracking URI. Returns what the command prints: the place, the ids of the
@@ -79,7 +79,7 @@ def write_tracking(exported: Exported, place: str, tick: Tick) -> dict[str, Any]
 
 
 def _write_rank(
-    exported: Exported, rank: int, client: Any, experiment: str, tick: Tick
+    exported: ExportSource, rank: int, client: Any, experiment: str, tick: Tick
 ) -> tuple[ExportedPoints, str]:
     tags = {"anchor.run": exported.run, "anchor.rank": str(rank)}
     if (verdict := exported.verdict(rank)) is not None:
@@ -95,7 +95,7 @@ def _write_rank(
     return written, run
 
 
-def _fill(exported: Exported, rank: int, client: Any, run: str, tick: Tick) -> ExportedPoints:
+def _fill(exported: ExportSource, rank: int, client: Any, run: str, tick: Tick) -> ExportedPoints:
     written = ExportedPoints()
     with tempfile.TemporaryDirectory() as folder:
         points = exported.points(rank, tick)

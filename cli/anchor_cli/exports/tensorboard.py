@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchor_cli.exports.exported import Exported, ExportedPoints, ExportedVerdict, Point
+from anchor_cli.exports.exported import ExportedPoints, ExportedVerdict, ExportSource, Point
 from anchor_cli.files import written_whole
 from anchorlib.errors import MissingExtraError, OptionError
 from anchorlib.names import escape
@@ -23,7 +23,7 @@ __all__ = ["write_events"]
 _FILE = "events.out.tfevents.0.anchorlib"
 
 
-def write_events(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
+def write_events(exported: ExportSource, place: Path, tick: Tick) -> dict[str, Any]:
     """Writes an event file into the folder of the run, or for several ranks into a folder each.
 
     TensorBoard shows each folder as a run. place: the log directory. Returns what the command
@@ -40,7 +40,7 @@ def write_events(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
 
 
 def _write_rank(
-    exported: Exported, rank: int, folder: Path, protos: _Protos, tick: Tick
+    exported: ExportSource, rank: int, folder: Path, protos: _Protos, tick: Tick
 ) -> ExportedPoints:
     written = ExportedPoints()
     try:

@@ -3,8 +3,8 @@
 They are drawn as text, PNG or HTML.
 """
 
-from anchor_cli.histograms.answer import WRITERS, Answer
+from anchor_cli.histograms.answer import WRITERS, HistogramReport
 from anchor_cli.histograms.indexed import answer_of_index
 from anchor_cli.histograms.measured import NarrowFormat
 
-__all__ = ["WRITERS", "Answer", "NarrowFormat", "answer_of_index"]
+__all__ = ["WRITERS", "HistogramReport", "NarrowFormat", "answer_of_index"]

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import IO
 
 from anchor_cli.histograms.bars import drawn, percent, strip
-from anchor_cli.histograms.measured import Measured, NarrowFormat, measured, pooled
+from anchor_cli.histograms.measured import MeasuredHistogram, NarrowFormat, measured, pooled
 from anchor_cli.histograms.panel import Panel, Picture
 from anchor_cli.histograms.png import write_png
 from anchor_cli.histograms.svg import write_html
-from anchor_cli.records import Selected, write_rows
+from anchor_cli.records import SelectedRecords, write_rows
 from anchor_cli.terminal import Column, Screen, counted, plain, steps_of, written
 from anchorlib.names import escape, join
-from anchorlib.reading import Over
+from anchorlib.reading import MapFunction
 from anchorlib.summary import FORMATS, scales_for
 
-__all__ = ["WRITERS", "Answer"]
+__all__ = ["WRITERS", "HistogramReport"]
 
 _MOST_PANELS = 12
 _COLUMNS = [
@@ -33,7 +33,7 @@ _STRIP = 24  # the least width of a strip on a narrow terminal
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HistogramReport:
     """What `anchor hist` answers: the histograms of the selected records.
 
     whole: the histogram of all selected records together. parts: a histogram for each tensor and
@@ -41,20 +41,20 @@ class Answer:
     `--as`; None without that option.
     """
 
-    whole: Measured
-    parts: Sequence[Measured]
+    whole: MeasuredHistogram
+    parts: Sequence[MeasuredHistogram]
     dtypes: Sequence[str]
     target: NarrowFormat | None
 
     @classmethod
     def of(
         cls,
-        chosen: Sequence[Selected],
+        chosen: Sequence[SelectedRecords],
         run: str,
         selectors: Sequence[str],
         target: NarrowFormat | None,
-        over: Over = map,
-    ) -> Answer:
+        over: MapFunction = map,
+    ) -> HistogramReport:
         """Counts the histograms of the selected records and returns the answer.
 
         run: the run's name. selectors: as the user gave them; they name the pooled histogram.
@@ -123,7 +123,7 @@ class Answer:
             return _name(self.whole)
         return f"{escape(self.whole.tensor)} ({len(self.parts)} tensors pooled)"
 
-    def _remarks(self, part: Measured) -> Iterator[str]:
+    def _remarks(self, part: MeasuredHistogram) -> Iterator[str]:
         histogram, shares = part.histogram, part.shares
         if histogram.subnormal:
             share = percent(histogram.subnormal, histogram.numel)
@@ -174,17 +174,17 @@ class Answer:
         yield from written(columns, rows, screen)
 
 
-def _cells(part: Measured) -> tuple[str, ...]:
+def _cells(part: MeasuredHistogram) -> tuple[str, ...]:
     histogram = part.histogram
     counts = (histogram.numel, histogram.zero, histogram.nan, histogram.inf)
     return (_name(part), *(f"{count:,}" for count in counts))
 
 
-def _name(part: Measured) -> str:
+def _name(part: MeasuredHistogram) -> str:
     return escape(part.tensor if part.kind is None else join(part.tensor, part.kind))
 
 
-def _figures(part: Measured) -> str:
+def _figures(part: MeasuredHistogram) -> str:
     figures = (
         steps_of(part.first_step, part.last_step),
         counted(part.records, "record"),
@@ -194,17 +194,17 @@ def _figures(part: Measured) -> str:
     return ", ".join(figures)
 
 
-def _write_json(answer: Answer, file: IO[bytes]) -> None:
+def _write_json(answer: HistogramReport, file: IO[bytes]) -> None:
     file.write(json.dumps(plain(answer.document()), allow_nan=False).encode() + b"\n")
 
 
-def _write_csv(answer: Answer, file: IO[bytes]) -> None:
+def _write_csv(answer: HistogramReport, file: IO[bytes]) -> None:
     text = io.StringIO(newline="")
     write_rows(text, [["tensor", "kind", "bin", "count"], *answer.rows()])
     file.write(text.getvalue().encode())
 
 
-WRITERS: Mapping[str, Callable[[Answer, IO[bytes]], None]] = {
+WRITERS: Mapping[str, Callable[[HistogramReport, IO[bytes]], None]] = {
     ".png": lambda answer, file: write_png(answer.picture(), file),
     ".html": lambda answer, file: write_html(answer.picture(), file),
     ".csv": _write_csv,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anchor_cli.arguments import Selection
-from anchor_cli.histograms.answer import Answer
-from anchor_cli.histograms.measured import Measured, pooled
+from anchor_cli.histograms.answer import HistogramReport
+from anchor_cli.histograms.measured import MeasuredHistogram, pooled
 from anchor_cli.records import named
 
 if TYPE_CHECKING:
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["answer_of_index"]
 
 
-def answer_of_index(run: Run, selectors: Sequence[str], selection: Selection) -> Answer | None:
+def answer_of_index(
+    run: Run, selectors: Sequence[str], selection: Selection
+) -> HistogramReport | None:
     """Returns the histograms of the selected tensors from the run's index.
 
     None where the index is not enough: where the run has none, where the options select only some
@@ -31,7 +33,7 @@ def answer_of_index(run: Run, selectors: Sequence[str], selection: Selection) ->
     infos = named(run, selectors, selection, gradients=True)
     series = [run.whole_series(info) for info in infos]
     parts = [
-        Measured(
+        MeasuredHistogram(
             run=run.name,
             tensor=one.name,
             kind=one.kind,
@@ -46,4 +48,4 @@ def answer_of_index(run: Run, selectors: Sequence[str], selection: Selection) ->
     if len(parts) < len(infos):
         return None
     dtypes = list(dict.fromkeys(info.dtype for info in infos))
-    return Answer(pooled(parts, selectors), parts, dtypes, None)
+    return HistogramReport(pooled(parts, selectors), parts, dtypes, None)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from anchor_cli.records import Selected
+from anchor_cli.records import SelectedRecords
 from anchorlib import Series
-from anchorlib.reading import Over, spread
+from anchorlib.reading import MapFunction, map_blocks
 from anchorlib.summary import Log2Histogram, Shares, scales_for, shares_as
 
-__all__ = ["Measured", "NarrowFormat", "measured", "pooled"]
+__all__ = ["MeasuredHistogram", "NarrowFormat", "measured", "pooled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class NarrowFormat:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredHistogram:
     """A counted histogram, of one tensor, or of several tensors pooled.
 
     tensor, kind: the tensor's name and kind. For a pooled histogram the selectors, and the kind
@@ -67,8 +67,8 @@ class Measured:
 
 
 def measured(
-    parts: Sequence[Selected], run: str, target: NarrowFormat | None, over: Over
-) -> list[Measured]:
+    parts: Sequence[SelectedRecords], run: str, target: NarrowFormat | None, over: MapFunction
+) -> list[MeasuredHistogram]:
     """Counts the histogram of each selected tensor, over all its ranks.
 
     run: the run's name. target: the format of `--as`; None for no shares. over: the map function by
@@ -76,7 +76,7 @@ def measured(
     """
     every = [one for part in parts for one in part.series]
     histograms = [
-        Log2Histogram.pooled(of_blocks) for of_blocks in spread(Series.histogram, every, over)
+        Log2Histogram.pooled(of_blocks) for of_blocks in map_blocks(Series.histogram, every, over)
     ]
     shares = None if target is None else _shares(every, histograms, target, over)
     tensors, at = [], 0
@@ -84,7 +84,7 @@ def measured(
         own = slice(at, at + len(part.series))
         at = own.stop
         tensors.append(
-            Measured(
+            MeasuredHistogram(
                 run=run,
                 tensor=part.info.name,
                 kind=part.info.kind,
@@ -98,7 +98,7 @@ def measured(
     return tensors
 
 
-def pooled(parts: Sequence[Measured], selectors: Sequence[str]) -> Measured:
+def pooled(parts: Sequence[MeasuredHistogram], selectors: Sequence[str]) -> MeasuredHistogram:
     """Returns several histograms added up; a single one is returned as it is.
 
     selectors: as given by the user; they become the name of the sum.
@@ -107,7 +107,7 @@ def pooled(parts: Sequence[Measured], selectors: Sequence[str]) -> Measured:
         return parts[0]
     kinds = {part.kind for part in parts}
     shares = [part.shares for part in parts if part.shares is not None]
-    return Measured(
+    return MeasuredHistogram(
         run=parts[0].run,
         tensor=", ".join(selectors),
         kind=kinds.pop() if len(kinds) == 1 else None,
@@ -120,7 +120,10 @@ def pooled(parts: Sequence[Measured], selectors: Sequence[str]) -> Measured:
 
 
 def _shares(
-    every: Sequence[Series], histograms: Sequence[Log2Histogram], target: NarrowFormat, over: Over
+    every: Sequence[Series],
+    histograms: Sequence[Log2Histogram],
+    target: NarrowFormat,
+    over: MapFunction,
 ) -> list[Shares]:
     """Returns for each series the shares of its elements that the format `target` would lose.
 
@@ -131,7 +134,7 @@ def _shares(
     inexact = [at for at, one in enumerate(shares) if not one.exact]
     asked = partial(_of_each, target)
     for at, of_blocks in zip(
-        inexact, spread(asked, [every[at] for at in inexact], over), strict=True
+        inexact, map_blocks(asked, [every[at] for at in inexact], over), strict=True
     ):
         # Summed record by record: floating-point sums of fractions depend on the order, and the
         # answer must not depend on how the blocks were cut.

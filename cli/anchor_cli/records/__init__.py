@@ -10,14 +10,14 @@ from anchor_cli.records.missing import Gaps, answered, clauses_of, lost
 from anchor_cli.records.selected import named, narrowed, selected, settled
 from anchor_cli.records.sheets import harmless, sheet, write_rows
 from anchor_cli.records.summarised import summaries, summarised
-from anchor_cli.records.tensor_records import Selected
+from anchor_cli.records.tensor_records import SelectedRecords
 
 __all__ = [
     "WRITERS",
     "Extract",
     "Following",
     "Gaps",
-    "Selected",
+    "SelectedRecords",
     "answered",
     "clauses_of",
     "csv_rows",

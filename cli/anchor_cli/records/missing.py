@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from anchor_cli.arguments import Selection
 from anchor_cli.exits import ExitCode
-from anchor_cli.records.tensor_records import Selected
+from anchor_cli.records.tensor_records import SelectedRecords
 from anchor_cli.terminal import counted, note, steps_of
 from anchorlib.errors import UnknownTensorError
 from anchorlib.names import escape, join, select
@@ -79,7 +79,7 @@ def _recorded(run: Run) -> set[Pair]:
 
 
 def lost(
-    run: Run, selectors: Sequence[str], chosen: Sequence[Selected], selection: Selection
+    run: Run, selectors: Sequence[str], chosen: Sequence[SelectedRecords], selection: Selection
 ) -> str:
     """Returns a sentence about selected observations that were not recorded; "" for none.
 
@@ -107,7 +107,9 @@ def answered(problem: str) -> ExitCode:
     return ExitCode.INCOMPLETE
 
 
-def _of_tensors(gaps: Gaps, chosen: Iterable[Selected], selection: Selection) -> Iterator[str]:
+def _of_tensors(
+    gaps: Gaps, chosen: Iterable[SelectedRecords], selection: Selection
+) -> Iterator[str]:
     """Yields a clause for each chosen tensor of which some selected records were lost."""
     for part in chosen:
         those = gaps.of(part.info)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from anchor_cli.arguments import Selection
 from anchor_cli.records.missing import lost
-from anchor_cli.records.tensor_records import Selected
+from anchor_cli.records.tensor_records import SelectedRecords
 from anchor_cli.terminal import steps_of
 from anchorlib.errors import AmbiguousTensorError, OptionError, UnknownTensorError
 from anchorlib.names import escape, join
@@ -28,7 +28,7 @@ _SHOWN: Final = 8  # phases, passes or calls that a message names
 
 def selected(
     run: Run, selectors: Sequence[str], selection: Selection, *, gradients: bool = False
-) -> list[Selected]:
+) -> list[SelectedRecords]:
     """Returns the selected records of the tensors that the selectors name, in execution order.
 
     gradients: a selector without a kind means the gradient (`grad`, else `pass_grad`).
@@ -56,7 +56,7 @@ def selected(
     )
 
 
-def _recorded(candidates: Sequence[Selected], selection: Selection) -> str:
+def _recorded(candidates: Sequence[SelectedRecords], selection: Selection) -> str:
     """Returns which records the tensors have, as text for the error that none of them is selected.
 
     It names their steps, and their phases, passes or calls where the options ask for one.
@@ -139,7 +139,7 @@ def _of_mode(infos: Sequence[TensorInfo], mode: str | None) -> list[TensorInfo]:
     raise OptionError(f"nothing selected was recorded in mode {mode}; modes there: {have}")
 
 
-def narrowed(run: Run, infos: Sequence[TensorInfo], selection: Selection) -> list[Selected]:
+def narrowed(run: Run, infos: Sequence[TensorInfo], selection: Selection) -> list[SelectedRecords]:
     """Returns the selected records of each of these tensors, in order; some may have none.
 
     Each rank is read once, for all tensors together: to search for one tensor after the other would
@@ -163,7 +163,9 @@ def narrowed(run: Run, infos: Sequence[TensorInfo], selection: Selection) -> lis
         for one in run.each_series(rank, attempts=True):
             if _key(one) in whole:
                 whole[_key(one)].append(one)
-    return [Selected(info, tuple(kept[_key(info)]), tuple(whole[_key(info)])) for info in infos]
+    return [
+        SelectedRecords(info, tuple(kept[_key(info)]), tuple(whole[_key(info)])) for info in infos
+    ]
 
 
 def _key(one: TensorInfo | Series) -> Key:

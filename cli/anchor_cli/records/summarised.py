@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anchorlib import Series
-    from anchorlib.reading import Over
+    from anchorlib.reading import MapFunction
 
 __all__ = ["summaries", "summarised"]
 
@@ -20,15 +20,15 @@ def summarised(series: Series) -> Iterator[dict[str, Any]]:
     return _entries(series, _columns(series))
 
 
-def summaries(parts: Sequence[Series], over: Over) -> list[dict[str, Any]]:
+def summaries(parts: Sequence[Series], over: MapFunction) -> list[dict[str, Any]]:
     """Returns for each record of several series a dict with tensor, kind, mode, rank and summary.
 
     parts: the series, in the order of the result. over: the map function by which blocks of records
     are read. Raises DamagedError where a row does not fit its checksum.
     """
-    from anchorlib.reading import spread  # loads numpy, which help does without
+    from anchorlib.reading import map_blocks  # loads numpy, which help does without
 
-    of_parts = zip(parts, spread(_columns, parts, over), strict=True)
+    of_parts = zip(parts, map_blocks(_columns, parts, over), strict=True)
     return [
         entry for series, blocks in of_parts for some in blocks for entry in _entries(series, some)
     ]

@@ -10,11 +10,11 @@ from anchorlib.names import escape, join
 if TYPE_CHECKING:
     from anchorlib import Series, TensorInfo
 
-__all__ = ["Selected"]
+__all__ = ["SelectedRecords"]
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class SelectedRecords:
     """The selected records of one tensor, kind and mode.
 
     series: for each rank with selected records, a series of these records.

@@ -44,7 +44,7 @@ from anchorlib.store import (
     rename_run,
 )
 from anchorlib.store.disk.archived import note_of
-from anchorlib.store.objects import FolderShelf, Held, Shelf
+from anchorlib.store.objects import FolderShelf, ObjectMetadata, Shelf
 from anchorlib.upkeep import keeper_of
 from tests.anchorlib.reading.runs import make_run, told, training
 from tests.bucket import Line, object_store
@@ -94,13 +94,13 @@ class Mortal:
         self._lives()
         self.shelf.remove(key)
 
-    def held(self, prefix: str) -> dict[str, Held]:
+    def held(self, prefix: str) -> dict[str, ObjectMetadata]:
         return self.shelf.held(prefix)
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
         return self.shelf.fetch(key)
 
-    def is_same(self, key: str, held: Held, data: bytes) -> bool:
+    def is_same(self, key: str, held: ObjectMetadata, data: bytes) -> bool:
         return self.shelf.is_same(key, held, data)
 
 

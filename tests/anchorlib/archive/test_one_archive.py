@@ -25,7 +25,7 @@ from anchorlib.store import (
     place_run,
     rename_run,
 )
-from anchorlib.store.objects import FolderShelf, Held
+from anchorlib.store.objects import FolderShelf, ObjectMetadata
 from anchorlib.upkeep import keeper_at
 from tests.anchorlib.reading.runs import STEPS, make_run, told, training
 from tests.writing import put
@@ -145,7 +145,7 @@ class Meddled(FolderShelf):
         if use == self._use and self._happens:
             self._happens.pop()()
 
-    def held(self, prefix: str) -> dict[str, Held]:
+    def held(self, prefix: str) -> dict[str, ObjectMetadata]:
         self._used("held")
         return super().held(prefix)
 

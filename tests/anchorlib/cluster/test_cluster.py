@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import anchorlib
 from anchorlib.cluster import Cluster, cluster, tasks
 from anchorlib.errors import ClusterError
-from anchorlib.reading import blocks, spread
+from anchorlib.reading import blocks, map_blocks
 from anchorlib.record import Gap
 from tests.anchorlib.cluster.clusters import scheduler, worker_processes
 from tests.cli.made import anchor, make_run, record
@@ -217,7 +217,7 @@ def test_versions_that_differ_are_one_line(store, address, monkeypatch, package,
 def test_of_a_fault_in_a_worker_one_line_is_told(store, address, monkeypatch):
     series = anchorlib.open_run("run1", store).series("a", "grad", rank=0)
     with Cluster(address) as asked, pytest.raises(ClusterError, match="failed: ZeroDivisionError"):
-        spread(lambda one: 1 // 0, [series], asked.map)
+        map_blocks(lambda one: 1 // 0, [series], asked.map)
 
 
 def test_a_task_carries_words_and_no_credentials(store, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 
 from anchor_cli.comparisons.terminal_report import report
 from anchor_cli.terminal import Screen
-from anchorlib.diagnosis import Comparison, Place, compare, sections
+from anchorlib.diagnosis import Comparison, RecordPlace, compare, sections
 from anchorlib.errors import MissingExtraError, UnsupportedError
 from anchorlib.operations import OpAlignment, OpDifference
 from anchorlib.reading import open_run
@@ -67,7 +67,7 @@ def test_a_notebook_gets_verdict_first_origins_and_notes(found):
 
 def test_hostile_names_are_text():
     name = "\x1b[31m<script>alert(1)</script>"
-    place = Place(0, 0, 0, 0, "<b>", name, "grad")
+    place = RecordPlace(0, 0, 0, 0, "<b>", name, "grad")
     told = replace(
         IDENTICAL, a="<i>", sentence=name, origins=(replace(ORIGIN, place=place, why=name),)
     )

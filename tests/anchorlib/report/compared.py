@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from anchorlib.diagnosis import Comparison, Counts, Divergence, Losses, Origin, Place
+from anchorlib.diagnosis import Comparison, Counts, Divergence, Losses, Origin, RecordPlace
 from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.join import align
 from anchorlib.diagnosis.pairing.tables.making import table_of
@@ -49,11 +49,11 @@ def compared(a: Run, b: Run, **changes: Any) -> Comparison:
     return replace(made, **changes)
 
 
-def place_of(alignment: Alignment, pair: int) -> Place:
+def place_of(alignment: Alignment, pair: int) -> RecordPlace:
     """The coordinates of a pair, as A has them."""
     table, row = alignment.a, int(alignment.a_row[pair])
     tensor = table.tensors[table.tensor[row]]
-    return Place(
+    return RecordPlace(
         step=int(table.step[row]),
         pass_index=int(table.pass_index[row]),
         call=int(table.call[row]),

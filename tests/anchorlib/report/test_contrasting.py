@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anchorlib.diagnosis import Origin, Place
+from anchorlib.diagnosis import Origin, RecordPlace
 from anchorlib.reading import open_run
-from anchorlib.report.comparison_view import EQUAL, NONFINITE, UNMEASURED, contrast
+from anchorlib.report.comparison_view import EQUAL, NONFINITE, UNMEASURED, view_of_comparison
 from anchorlib.report.gathering import gather
 from anchorlib.report.run_view import PageBudget
 from tests.anchorlib.report.compared import compared
@@ -43,7 +43,7 @@ def pair_of_runs(store, steps=3, **planted):
 
 def drawn(a, b, budget=None, **changes):
     view = [gather(run) for run in (a, b)]
-    return contrast(compared(a, b, **changes), *view, 1, budget=budget)
+    return view_of_comparison(compared(a, b, **changes), *view, 1, budget=budget)
 
 
 def test_equal_cells_say_so_and_the_others_hold_their_error(tmp_path):
@@ -111,7 +111,7 @@ def test_values_are_read_within_the_budget_origins_first(tmp_path):
     two = drawn(*runs, budget=PageBudget(neighbourhoods=2)).nearby
     assert [one["cell"] for one in two] == [1, 4 + 2]
     measure = compared(*runs).measures.at(0)
-    late = Origin(Place(3, 0, 0, 0, "train", "fc2", "value"), "rounding", (), (), measure)
+    late = Origin(RecordPlace(3, 0, 0, 0, "train", "fc2", "value"), "rounding", (), (), measure)
     one = drawn(*runs, budget=PageBudget(neighbourhoods=1), first=None, origins=[late]).nearby
     assert [one["cell"] for one in one] == [4 + 3]
     assert drawn(*runs, budget=PageBudget(read_bytes=0)).nearby == []
@@ -127,7 +127,7 @@ def test_what_came_after_the_page_was_gathered_is_left_to_the_next(tmp_path):
         "b",
     )
     grown = [open_run(name, tmp_path / "later") for name in "ab"]
-    found = contrast(compared(*grown), early, gather(b), 1)
+    found = view_of_comparison(compared(*grown), early, gather(b), 1)
     assert found.cells["step"].tolist() == [0, 1]  # at step 2 the element happens to be equal
     assert found.grid[0, 2] == EQUAL
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anchorlib.reading import open_run
-from anchorlib.report.comparison_view import EQUAL, NONFINITE, contrast
+from anchorlib.report.comparison_view import EQUAL, NONFINITE, view_of_comparison
 from anchorlib.report.footprint import SIDE
 from anchorlib.report.gathering import gather
 from anchorlib.report.run_view import PageBudget
@@ -19,7 +19,7 @@ def found(store, one, two, budget=None):
     for name, raw in (("a", one), ("b", two)):
         make_run(store, [record("w", "value", raw)], name)
     a, b = open_run("a", store), open_run("b", store)
-    told = contrast(compared(a, b), gather(a), gather(b), 1, budget=budget)
+    told = view_of_comparison(compared(a, b), gather(a), gather(b), 1, budget=budget)
     return told.footprints[0] if told.footprints else None
 
 

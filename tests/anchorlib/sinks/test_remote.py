@@ -29,7 +29,7 @@ from anchorlib.sinks.remote import RemoteSink
 from anchorlib.spool import delivery
 from anchorlib.spool import earlier_attempts as earlier
 from anchorlib.store import LocalLocation, RankReader, Writer
-from anchorlib.wire import Failure, Kind
+from anchorlib.wire import Failure, FailureKind
 from tests.server.pushing import expected, record, stored
 from tests.waiting import returned, until
 from tests.writing import put
@@ -356,8 +356,8 @@ def test_a_refusal_is_believed_when_it_comes_twice(tmp_path, monkeypatch):
 
 
 def test_what_was_left_is_given_up_after_refusals_in_a_row_alone(nowhere, monkeypatch):
-    refused = Failure(Kind.TOKEN, "no collector answers at there, one might think").error()
-    away = Failure(Kind.UNREACHABLE, "the collector at there: no").error()
+    refused = Failure(FailureKind.TOKEN, "no collector answers at there, one might think").error()
+    away = Failure(FailureKind.UNREACHABLE, "the collector at there: no").error()
     script: list[CollectorError | None] = []
 
     class Begun:

@@ -15,16 +15,16 @@ from anchorlib.record import Record
 from anchorlib.spool.dead_spool import SpoolContent
 from anchorlib.spool.destination import Destination
 from anchorlib.spool.disk import Disk
-from anchorlib.spool.format import Damaged, entry_at, next_good
+from anchorlib.spool.format import CorruptBytes, entry_at, next_good
 from anchorlib.spool.spools import OwnedSpool, make_spool
 from anchorlib.wire import (
     PROTOCOL,
     Ack,
     Decoder,
     Encoder,
-    Framed,
     Hello,
     Outbox,
+    ParsedFrame,
     PushReply,
     Resume,
     parse_request,
@@ -40,9 +40,9 @@ def entries(data, at=0):
     """All good entries from `at` on, and the stretches of damage between them."""
     while at < len(data):
         found = entry_at(data, at)
-        if isinstance(found, Damaged):
+        if isinstance(found, CorruptBytes):
             end = next_good(data, at + 1)
-            found = Damaged(at, end, torn=found.torn and end == len(data))
+            found = CorruptBytes(at, end, torn=found.torn and end == len(data))
         yield found
         at = found.end
 
@@ -166,7 +166,7 @@ class Taker:
         if message is None:
             return False
         request = parse_request(message)
-        if isinstance(request, Framed):
+        if isinstance(request, ParsedFrame):
             assert request.head.first <= len(self.records)
             self.frames += 1
             records = records_of(self.decoder.block(request))
@@ -195,7 +195,7 @@ def good_records(folder: Path) -> tuple[list[int], int]:
             decoder.define(parse_request(message).define)
         defined = frame.definitions
         framed = parse_request(frame.message)
-        assert isinstance(framed, Framed)
+        assert isinstance(framed, ParsedFrame)
         assert framed.head.first == len(found)  # no hole is left in the numbers
         found += [record.step for record in records_of(decoder.block(framed))]
         frames.advance()

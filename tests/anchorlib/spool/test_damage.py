@@ -10,7 +10,7 @@ import pytest
 
 from anchor_server import serve
 from anchorlib.block import block_of
-from anchorlib.spool.format import Stored, kind_of
+from anchorlib.spool.format import SegmentEntry, kind_of
 from anchorlib.spool.holes import LOST
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.wire import FrameError
@@ -41,9 +41,9 @@ def template(tmp_path_factory) -> Path:
     return left.folder
 
 
-def _last_two(file: Path) -> list[Stored]:
+def _last_two(file: Path) -> list[SegmentEntry]:
     """The entries of the last two frames; what is defined for the last one stands between."""
-    found = [one for one in entries(file.read_bytes()) if isinstance(one, Stored)]
+    found = [one for one in entries(file.read_bytes()) if isinstance(one, SegmentEntry)]
     return [one for one in found if one.message[0] == 0x1A][-2:]
 
 
@@ -110,7 +110,9 @@ def test_a_definition_that_is_damaged_is_found_in_the_next_segment(tmp_path):
     victim = files[2]
     data = bytearray(victim.read_bytes())
     defines = [
-        one for one in entries(bytes(data)) if isinstance(one, Stored) and one.message[0] == 0x12
+        one
+        for one in entries(bytes(data))
+        if isinstance(one, SegmentEntry) and one.message[0] == 0x12
     ]
     for one in defines:
         data[one.start + 20] ^= 1
@@ -153,7 +155,7 @@ def test_damage_while_the_session_lives_is_counted_and_stored_too(tmp_path):
     (segment,) = segments(sink.spool)
     data = bytearray(segment.read_bytes())
     # Of definitions this process needs none from the disk: only a frame can be lost.
-    whole = (entry for entry in entries(bytes(data)) if isinstance(entry, Stored))
+    whole = (entry for entry in entries(bytes(data)) if isinstance(entry, SegmentEntry))
     frames = [entry for entry in whole if kind_of(entry.message) == "frame"]
     at = (frames[5].start + frames[5].end) // 2
     with segment.open("r+b") as file:

@@ -17,7 +17,7 @@ from anchorlib.spool.segments import Segments
 from anchorlib.spool.spools import OwnedSpool
 from anchorlib.spool.writer import SegmentSize, SpoolWriter
 from anchorlib.store import LocalLocation, RankReader
-from anchorlib.wire import Encoded
+from anchorlib.wire import EncodedFrame
 from tests.anchorlib.spool.spooling import (
     LazyDisk,
     Taker,
@@ -110,7 +110,7 @@ def test_a_segment_is_longer_where_much_stands_at_its_beginning(tmp_path):
             segments, b"\x0ahello", definitions=(), lineage=lineage, size=size, sync=False
         )
         for number in range(200):
-            writer.frame(Encoded((b"\x1a" + bytes(500),), number + 1, 0), number, more=False)
+            writer.frame(EncodedFrame((b"\x1a" + bytes(500),), number + 1, 0), number, more=False)
             writer.publish()
         writer.close()
         assert all(least <= one.size <= most for one in segments.listed[:-1])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorlib.errors import OptionError
-from anchorlib.spool.format import OPEN, Damaged, Stored, header
+from anchorlib.spool.format import OPEN, CorruptBytes, SegmentEntry, header
 from anchorlib.spool.limit import limit_of, parse_bytes
 from anchorlib.spool.spool_folder import spool_place
 from tests.anchorlib.spool.spooling import entries
@@ -56,7 +56,7 @@ def test_what_was_written_is_read(parts):
     numbers = [number | (OPEN if more else 0) for number, more, _ in parts]
     data = b"".join(header(n, m) + m for n, (_, _, m) in zip(numbers, parts, strict=True))
     found = list(entries(data))
-    assert all(isinstance(one, Stored) for one in found)
+    assert all(isinstance(one, SegmentEntry) for one in found)
     assert [(one.seq, one.message) for one in found] == [  # type: ignore[union-attr]
         (n, m) for n, (_, _, m) in zip(numbers, parts, strict=True)
     ]
@@ -70,7 +70,7 @@ def test_one_damaged_byte_costs_one_entry(count, data):
     at = data.draw(st.integers(0, len(whole) - 1))
     whole[at] ^= data.draw(st.integers(1, 255))
     found = list(entries(bytes(whole)))
-    kept = [one.message for one in found if isinstance(one, Stored)]
+    kept = [one.message for one in found if isinstance(one, SegmentEntry)]
     hit = at // len(parts[0])
     assert kept == [m for n, m in enumerate(messages) if n != hit]
-    assert sum(isinstance(one, Damaged) for one in found) == 1
+    assert sum(isinstance(one, CorruptBytes) for one in found) == 1

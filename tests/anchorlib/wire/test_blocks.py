@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anchorlib.block import COLUMNS, block_of, joined_blocks
 from anchorlib.errors import AnchorError
-from anchorlib.wire import Decoder, Encoder, Framed, FrameError, GarbledError, parse_request
+from anchorlib.wire import Decoder, Encoder, FrameError, GarbledError, ParsedFrame, parse_request
 from anchorlib.wire.messages.checksum import SEAL_BYTES, sealed_bytes
 from tests.anchorlib.wire.strategies import records
 from tests.anchorlib.wire.test_codec import bits, messages, record
@@ -19,7 +19,7 @@ from tests.writing import records_of
 def blocks(sent, decoder):
     for message in sent:
         request = parse_request(message)
-        if isinstance(request, Framed):
+        if isinstance(request, ParsedFrame):
             yield decoder.block(request)
         else:
             decoder.define(request.define)

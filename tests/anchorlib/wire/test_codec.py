@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from anchorlib.block import block_of
 from anchorlib.record import Coordinates, Record
 from anchorlib.summary import summarise
-from anchorlib.wire import Decoder, Encoder, Framed, GarbledError, parse_request
+from anchorlib.wire import Decoder, Encoder, GarbledError, ParsedFrame, parse_request
 from anchorlib.wire.messages.checksum import SEAL_BYTES, check_of, check_seal, sealed, sealed_bytes
 from anchorlib.wire.v1.collector_pb2 import GetReply, GetRequest, PushRequest
 from tests.anchorlib.wire.strategies import bits, records
@@ -50,7 +50,7 @@ def decoded(sent: Iterable[bytes], decoder: Decoder, rank: int = 0) -> list[tupl
     found = []
     for message in sent:
         request = parse_request(message)
-        if isinstance(request, Framed):
+        if isinstance(request, ParsedFrame):
             got = records_of(decoder.block(request), rank)
             found += list(enumerate(got, request.head.first))
         else:
@@ -121,7 +121,7 @@ def test_many_small_records_share_a_frame_and_none_is_larger_than_the_limit():
 def test_a_large_record_comes_in_fragments_of_a_frame_each():
     values = np.arange(5 * 2**18 + 5, dtype=np.float32)
     sent = messages(Encoder(), [[record(np.ones(1, np.float32)), record(values)]])
-    frames = [request for m in sent if isinstance(request := parse_request(m), Framed)]
+    frames = [request for m in sent if isinstance(request := parse_request(m), ParsedFrame)]
     assert [len(f.payload) for f in frames] == [4, *[2**20] * 5, 20]
     (_, back) = decoded(sent, Decoder())[1]
     assert back.raw is not None
@@ -131,7 +131,7 @@ def test_a_large_record_comes_in_fragments_of_a_frame_each():
 def test_a_record_of_four_frames_travels_whole():
     batch = [record(np.full(size, 1, np.float32)) for size in (9, 2**18, 2**20, 9)]
     sent = messages(Encoder(), [batch])
-    frames = [request for m in sent if isinstance(request := parse_request(m), Framed)]
+    frames = [request for m in sent if isinstance(request := parse_request(m), ParsedFrame)]
     assert [len(frame.payload) for frame in frames] == [36, 2**20, 2**22, 36]
     assert len(decoded(sent, Decoder())) == 4
 

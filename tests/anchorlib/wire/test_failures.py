@@ -10,7 +10,7 @@ import pytest
 
 from anchorlib.wire.address import parse_address
 from anchorlib.wire.connection.failures import failure
-from anchorlib.wire.connection.kinds import KIND_KEY, Kind, code_of
+from anchorlib.wire.connection.kinds import KIND_KEY, FailureKind, code_of
 
 ADDRESS = parse_address("grpc://127.0.0.1:50051")
 BROKEN = "Stream removed (Failed parsing HTTP/2 (frame of size 70000))"
@@ -62,8 +62,12 @@ def test_a_collector_that_refuses_is_believed(code):
     assert "refused: no" in found.sentence
 
 
-SAID = [kind for kind in Kind if kind not in (Kind.FOREIGN, Kind.HERE, Kind.UNREACHABLE)]
-SAID = [kind for kind in SAID if kind not in (Kind.SILENT, Kind.LINE)]
+SAID = [
+    kind
+    for kind in FailureKind
+    if kind not in (FailureKind.FOREIGN, FailureKind.HERE, FailureKind.UNREACHABLE)
+]
+SAID = [kind for kind in SAID if kind not in (FailureKind.SILENT, FailureKind.LINE)]
 """What a collector may say; the others are what this end sees."""
 
 
@@ -78,12 +82,12 @@ def test_the_kind_that_is_told_counts_whatever_the_words_are(kind, details):
 @pytest.mark.parametrize("kind", ["no such kind", "", "token"])
 def test_a_kind_that_is_unknown_or_does_not_fit_its_code_leaves_the_code(kind):
     found = failure(ADDRESS, Ended(grpc.StatusCode.ALREADY_EXISTS, "no", kind))
-    assert found.kind is Kind.EXISTS
+    assert found.kind is FailureKind.EXISTS
 
 
 def test_no_kind_is_both_permanent_and_passing():
-    assert [kind for kind in Kind if kind.permanent and kind.passing] == []
-    assert all(kind.passing for kind in Kind if kind.full)
+    assert [kind for kind in FailureKind if kind.permanent and kind.passing] == []
+    assert all(kind.passing for kind in FailureKind if kind.full)
 
 
 def test_an_error_carries_its_kind_through_a_pickle():

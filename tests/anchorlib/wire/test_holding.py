@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anchorlib.block import block_of
 from anchorlib.store import Writer
-from anchorlib.wire import Encoder, MemoryFrames, StoredStretch, unconfirmed_ranges
+from anchorlib.wire import Encoder, MemoryFrames, StoredRange, unconfirmed_ranges
 from tests.anchorlib.wire.strategies import records
 from tests.seeds import examples
 from tests.writing import put
@@ -39,7 +39,7 @@ def test_a_store_that_has_the_records_confirms_every_frame_of_them(found, frame_
             put(first, found[: data.draw(st.integers(0, len(found)))])
         with Writer.open(Path(store), "run1", 0, resume=True) as writer:
             put(writer, found[:there])
-            asked = questions(found, frame_bytes, [StoredStretch(1, 0, there)])
+            asked = questions(found, frame_bytes, [StoredRange(1, 0, there)])
             assert [one.end for one in asked][-1:] == [there][: bool(there)]
             assert [one.first for one in asked] == [0, *(one.end for one in asked)][: len(asked)]
             for one in asked:

@@ -16,12 +16,12 @@ from anchorlib.record import Coordinates, Gap, Record
 from anchorlib.wire import (
     Decoder,
     Encoder,
-    Framed,
     FrameError,
     GarbledError,
     Outbox,
+    ParsedFrame,
     PushReply,
-    StoredStretch,
+    StoredRange,
     parse_request,
 )
 from anchorlib.wire.messages.gaps import read_gaps
@@ -56,7 +56,7 @@ class ListCollector:
 
     def receive(self, message: bytes) -> PushReply | None:
         request = parse_request(message)
-        if isinstance(request, Framed):
+        if isinstance(request, ParsedFrame):
             return self._frame(request)
         match request.WhichOneof("message"):
             case "confirm":
@@ -73,7 +73,7 @@ class ListCollector:
                 return PushReply(closed=Closed(committed=len(self.records)))
         return None
 
-    def _frame(self, request: Framed) -> PushReply:
+    def _frame(self, request: ParsedFrame) -> PushReply:
         self.frames += 1
         for number, one in enumerate(records_of(self.decoder.block(request)), request.head.first):
             assert number <= len(self.records), "a gap in the sequence"
@@ -175,7 +175,7 @@ def test_no_more_than_a_window_of_frames_is_under_way():
     line.answer()
     while line.send():
         pass
-    frames = [m for m in line.there if isinstance(parse_request(m), Framed)]
+    frames = [m for m in line.there if isinstance(parse_request(m), ParsedFrame)]
     assert len(frames) == 3
 
 
@@ -197,7 +197,7 @@ def test_frames_that_another_stream_delivered_are_not_sent_again():
     line.answer()
     while line.send():
         pass
-    assert not [m for m in line.there if isinstance(parse_request(m), Framed)]
+    assert not [m for m in line.there if isinstance(parse_request(m), ParsedFrame)]
     assert outbox.waiting == 3  # what is said to be there is not believed before it is confirmed
     line.settle()
     assert (outbox.waiting, outbox.nbytes) == (0, 0)
@@ -277,7 +277,7 @@ def test_a_collector_that_asks_is_told_how_far_the_records_go(asks):
     said = []
     while (message := outbox.next()) is not None:
         request = parse_request(message)
-        said.append("frame" if isinstance(request, Framed) else request.WhichOneof("message"))
+        said.append("frame" if isinstance(request, ParsedFrame) else request.WhichOneof("message"))
         if said[-1] == "backlog":
             assert request.backlog.end == 20
     assert said.count("frame") == 20
@@ -295,7 +295,7 @@ def test_a_frame_that_is_lost_on_the_way_is_missed_before_anything_is_let_go(las
     line.answer()
     while line.send():
         pass
-    frames = [m for m in line.there if isinstance(parse_request(m), Framed)]
+    frames = [m for m in line.there if isinstance(parse_request(m), ParsedFrame)]
     line.there.remove(frames[-1])
     while line.deliver():
         pass
@@ -309,7 +309,7 @@ def test_a_frame_that_is_lost_on_the_way_is_missed_before_anything_is_let_go(las
 
 
 def test_who_follows_attempts_that_are_gone_sends_nothing():
-    outbox = Outbox(earlier=[StoredStretch(1, 0, 0)], attempt=3)
+    outbox = Outbox(earlier=[StoredRange(1, 0, 0)], attempt=3)
     add(outbox, [record(0)])
     with pytest.raises(FrameError, match="where attempt 3 was to be resumed"):
         outbox.take(PushReply(resume=Resume(committed=0, attempt=1)))

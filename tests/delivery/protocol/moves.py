@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from anchorlib.claims import claim_of
-from anchorlib.wire import Kind
+from anchorlib.wire import FailureKind
 from tests.delivery.protocol.rules import Rules
 from tests.delivery.protocol.states import (
     OTHER,
@@ -168,12 +168,12 @@ class Moves:
         if isinstance(reply, Resume):
             known = self._rules.believes(outbox, spool, reply)
             if not (known and self._rules.follows(outbox, reply)):
-                return self._refused(state, Kind.HERE)
+                return self._refused(state, FailureKind.HERE)
             doubts = self._rules.questions(outbox, spool, reply)
             return self._go_on(state, outbox._replace(resume_at=reply.committed, doubts=doubts))
         if isinstance(reply, Confirmed):
             if not self._rules.is_confirmed(outbox.asked[0], reply):
-                return self._refused(state, Kind.HERE)
+                return self._refused(state, FailureKind.HERE)
             return self._go_on(state, outbox._replace(asked=outbox.asked[1:]))
         if isinstance(reply, Ack):
             told = outbox._replace(told=reply.frames)
@@ -193,7 +193,7 @@ class Moves:
         number = committed + outbox.base + spool.hole
         if number < held:
             if committed or outbox.live:
-                return self._refused(state, Kind.HERE)
+                return self._refused(state, FailureKind.HERE)
             state = state.with_spool(outbox.spool, spool._replace(hole=spool.hole + held - number))
         resumed = outbox._replace(resumed=True, links=(), at=committed, resume_at=None)
         return self._commit(state, resumed, committed)
@@ -211,12 +211,12 @@ class Moves:
         gone = _hung_up(gone)
         return gone._replace(live=None, skipped=frozenset()) if outbox.live else gone
 
-    def _refused(self, state: State, kind: Kind) -> State:
+    def _refused(self, state: State, kind: FailureKind) -> State:
         """The stream ends with this; what passes is tried again (Sender._send)."""
         outbox = state.outbox
         assert outbox is not None
         state = _hung_up(state)
-        waits = kind is Kind.BUSY and outbox.hello.resume  # Sender._may_pass
+        waits = kind is FailureKind.BUSY and outbox.hello.resume  # Sender._may_pass
         if not kind.permanent or waits:
             return state
         if outbox.live:
@@ -242,18 +242,18 @@ class Moves:
             return
         if isinstance(line.requests[0], Hello) and self._rules.waits_for(old):
             if old is not None and old.serving is not None and not _is_same(line.requests[0], old):
-                yield Move("busy", self._refused(state, Kind.BUSY))
+                yield Move("busy", self._refused(state, FailureKind.BUSY))
             return
         kind, served = self._served(state, line)
         yield Move("serve", served if kind is None else self._refused(served, kind))
 
-    def _served(self, state: State, line: Line) -> tuple[Kind | None, State]:
+    def _served(self, state: State, line: Line) -> tuple[FailureKind | None, State]:
         """The first request dealt with, on the present stream or on the old one."""
         where = "old" if line is state.old else "line"
         request, rest = line.requests[0], line._replace(requests=line.requests[1:])
         if isinstance(request, Hello):
             found = self._rules.admit(state.attempts, request)
-            if isinstance(found, Kind):
+            if isinstance(found, FailureKind):
                 return found, state
             have = len(found[-1].rows)
             serving = Serving(claim_of(request.secret), have)
@@ -264,7 +264,7 @@ class Moves:
         if isinstance(request, Confirm):
             rows = self._asked(state, request)
             if rows is None:
-                return Kind.INVALID, state._replace(**{where: None})
+                return FailureKind.INVALID, state._replace(**{where: None})
             told = _answered(rest, Confirmed(rows))
             told = _answered(told, Ack(serving.due, serving.frames))
             return None, state._replace(**{where: told})
@@ -273,7 +273,7 @@ class Moves:
             over = done._replace(serving=None) if request.closes else done
             return None, state._replace(**{where: over})
         new = self._rules.new_rows(serving.due, request)
-        if isinstance(new, Kind):
+        if isinstance(new, FailureKind):
             return new, state._replace(**{where: None})
         serving = serving._replace(due=serving.due + len(new), frames=serving.frames + 1)
         if self._rules.is_written_first():
@@ -365,7 +365,7 @@ class Moves:
                 yield Move("sleep", slept, fair=False)
             if state.line.requests:
                 # Disk, memory, rate, runs, streams: nothing of it is written.
-                yield Move("come later", self._refused(state, Kind.DISK), fair=False)
+                yield Move("come later", self._refused(state, FailureKind.DISK), fair=False)
             yield from self._kills(state, state.line)
         if self._bounds.harsh and state.line is not None:
             yield from _tampered(state, state.line)
@@ -392,7 +392,7 @@ class Moves:
         if line.serving is None or not line.requests or not isinstance(line.requests[0], Frame):
             return
         new = self._rules.new_rows(line.serving.due, line.requests[0])
-        if not isinstance(new, Kind):
+        if not isinstance(new, FailureKind):
             for count in range(1, len(new)):
                 yield Move("killed amid rows", _with_rows(dead, new[:count]), count, fair=False)
 

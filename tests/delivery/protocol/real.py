@@ -14,11 +14,11 @@ from typing import Any
 
 from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.limits import NO_LIMITS
-from anchor_server.rank_holders import HeldRank, RankHolders
+from anchor_server.rank_holders import RankHolders, RankLease
 from anchor_server.refusal_counts import Caller
-from anchor_server.roster import Seat
+from anchor_server.roster import StreamEntry
 from anchor_server.stream import RankStream
-from anchor_server.tally import Tally
+from anchor_server.tally import CollectorCounters
 from anchor_server.tokens import ALL_RIGHTS, EVERY_RUN, Grant
 from anchorlib.block import block_of
 from anchorlib.errors import AnchorError, RunExistsError
@@ -34,9 +34,9 @@ from anchorlib.wire import (
     Ack,
     Decoder,
     Encoder,
-    Framed,
     Hello,
     Outbox,
+    ParsedFrame,
     PushReply,
     PushRequest,
     Resume,
@@ -101,9 +101,11 @@ class Served:
     def __init__(self, ranks: RankHolders, hello: Hello) -> None:
         self._stack = contextlib.ExitStack()
         given = (hello, Caller("ipv4:127.0.0.1:1"), _GRANT, lambda _: None)
-        self._held: HeldRank = self._stack.enter_context(ranks.hold(*given))
-        seat = Seat(RUN, 0, "here", 0)
-        self._stream = RankStream(self._held, Decoder(), FragmentMemory(), Tally(), seat)
+        self._held: RankLease = self._stack.enter_context(ranks.hold(*given))
+        seat = StreamEntry(RUN, 0, "here", 0)
+        self._stream = RankStream(
+            self._held, Decoder(), FragmentMemory(), CollectorCounters(), seat
+        )
 
     @property
     def resume(self) -> PushReply:
@@ -123,7 +125,7 @@ class Served:
         if bundle:
             list(self._stream.replies(bundle[:-1]))
             framed = parse_request(bundle[-1])
-            assert isinstance(framed, Framed)
+            assert isinstance(framed, ParsedFrame)
             block = self._stream._decode(framed)
             assert block is not None
             new = block.after(self._stream.committed - framed.head.first)
@@ -258,11 +260,11 @@ class Real:
         while (message := self._outbox.next()) is not None:
             bundle.append(message)
             framed = parse_request(message)
-            is_frame = isinstance(framed, Framed)
+            is_frame = isinstance(framed, ParsedFrame)
             if is_frame or framed.WhichOneof("message") == "confirm":
                 break
         assert bundle
-        assert isinstance(parse_request(bundle[-1]), Framed) is isinstance(wanted, Frame)
+        assert isinstance(parse_request(bundle[-1]), ParsedFrame) is isinstance(wanted, Frame)
         self._requests.append(bundle)
 
     def _hear(self, before: State, after: State, _: int) -> None:

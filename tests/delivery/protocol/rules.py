@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from anchorlib.claims import claim_of
 from anchorlib.spool.stored_attempts import Heir, PastAttempt, heir_among
-from anchorlib.wire import Kind, StoredStretch
+from anchorlib.wire import FailureKind, StoredRange
 from tests.delivery.protocol.states import (
     WINDOW,
     Attempt,
@@ -30,26 +30,28 @@ class Rules:
 
     # -- the collector: anchor_server ranks, stream; anchorlib.store.write.rank_opening
 
-    def admit(self, attempts: tuple[Attempt, ...], hello: Hello) -> tuple[Attempt, ...] | Kind:
+    def admit(
+        self, attempts: tuple[Attempt, ...], hello: Hello
+    ) -> tuple[Attempt, ...] | FailureKind:
         """The attempts that there are once a writer was let in, or why he is not (Place.take)."""
         mine = claim_of(hello.secret)
         same = bool(attempts) and attempts[-1].claim == mine
         if hello.acknowledged and not same:
-            return Kind.STORE
+            return FailureKind.STORE
         if self.is_overtaken(attempts, mine):
-            return Kind.STORE
+            return FailureKind.STORE
         if attempts and not (same or hello.resume):
-            return Kind.EXISTS
+            return FailureKind.EXISTS
         return attempts if same else (*attempts, Attempt(mine))
 
     def is_overtaken(self, attempts: tuple[Attempt, ...], mine: bytes) -> bool:
         """Whether another attempt was made since: the writer goes on as its own heir alone."""
         return any(one.claim == mine for one in attempts[:-1]) and attempts[-1].claim != mine
 
-    def new_rows(self, due: int, frame: Frame) -> tuple[int, ...] | Kind:
+    def new_rows(self, due: int, frame: Frame) -> tuple[int, ...] | FailureKind:
         """What of a frame the store has not got (Stream._frame)."""
         if frame.first > due:
-            return Kind.SEQUENCE
+            return FailureKind.SEQUENCE
         return frame.rows[due - frame.first :]
 
     def is_written_first(self) -> bool:
@@ -157,5 +159,5 @@ class Rules:
         return state.ring
 
 
-def _plain(link: StoredStretch) -> tuple[int, int, int]:
+def _plain(link: StoredRange) -> tuple[int, int, int]:
     return link.attempt, link.first, link.end

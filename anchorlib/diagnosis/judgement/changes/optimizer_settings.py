@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from anchorlib.diagnosis.causes import Frontier, HistoryParting, Role, partings_of
+from anchorlib.diagnosis.causes import Frontier, HistoryDivergence, Role, partings_of
 from anchorlib.names import escape
 
 __all__ = ["OptimizerSettings"]
@@ -22,7 +22,7 @@ class OptimizerSettings:
     """Compares the settings of the two runs' optimizers, from their headers, step by step."""
 
     frontier: Frontier
-    _partings: dict[int, list[HistoryParting]] = field(default_factory=dict)  # by rank
+    _partings: dict[int, list[HistoryDivergence]] = field(default_factory=dict)  # by rank
 
     def at(self, row: int) -> list[str]:
         """Return clauses on optimizer settings that differ up to a row's step; [] for none.
@@ -45,7 +45,7 @@ class OptimizerSettings:
         header_a, header_b = (t.header.get(tensor.rank, {}) for t in (alignment.a, alignment.b))
         step = int(alignment.a.step[row])
         differing = {
-            name: HistoryParting(name, 0, header_a[name], header_b[name])
+            name: HistoryDivergence(name, 0, header_a[name], header_b[name])
             for name in header_a
             if name.startswith("optimizer") and header_a[name] != header_b.get(name, header_a[name])
         }
@@ -59,14 +59,14 @@ class OptimizerSettings:
 
 def _switched(
     header_a: Mapping[str, Any], header_b: Mapping[str, Any]
-) -> dict[str, HistoryParting]:
+) -> dict[str, HistoryDivergence]:
     """Return the switches of optimizers that one run lists as on and the other does not list.
 
     The dict is by the setting's name. A switch that a header does not list is off. A setting that
     is a word, as `line_search_fn`, and that one run alone lists counts as a switch too.
     """
     return {
-        name: HistoryParting(name, 0, *_sides(header_a.get(name), header_b.get(name)))
+        name: HistoryDivergence(name, 0, *_sides(header_a.get(name), header_b.get(name)))
         for name in header_a.keys() ^ header_b.keys()
         if name.startswith("optimizer")
         and name.partition(".")[0] in header_a.keys() & header_b.keys()
@@ -83,7 +83,7 @@ def _sides(a: object, b: object) -> tuple[object, object]:
     return (a, b) if isinstance(a, str) or isinstance(b, str) else (a is True, b is True)
 
 
-def _setting(parting: HistoryParting, header: Mapping[str, Any]) -> str:
+def _setting(parting: HistoryDivergence, header: Mapping[str, Any]) -> str:
     """Return the clause on a setting that differs, as "AdamW lr 0.001 | 0.0005 from step 10"."""
     optimizer, _, what = parting.name.partition(".")
     name = f"{header.get(optimizer, optimizer)} {what}" if what else "optimizer"

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.causes import Frontier, HistoryParting, partings, settings
+from anchorlib.diagnosis.causes import Frontier, HistoryDivergence, partings, settings
 from anchorlib.diagnosis.sizes import Measures
 
 __all__ = ["parted_since", "turning"]
@@ -120,7 +120,7 @@ def _at(frontier: Frontier, step: int) -> Array:
     return np.flatnonzero(alignment.a.step[alignment.a_row] == step)
 
 
-def _matters(parting: HistoryParting) -> bool:
+def _matters(parting: HistoryDivergence) -> bool:
     """Return whether a setting that differs changes what the optimizer computes.
 
     False for the settings in WRITTEN, such as `fused`, and for numbers that differ by rounding.

@@ -11,7 +11,7 @@ import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.noise.envelope import SATURATED, Envelope
-from anchorlib.diagnosis.judgement.rounding import Severity
+from anchorlib.diagnosis.judgement.rounding import RoundingBound
 from anchorlib.diagnosis.sizes import Measures
 
 __all__ = ["Covering"]
@@ -43,7 +43,7 @@ class Covering:
     measures: Measures
     noise: Envelope | None
 
-    def excuses(self, row: int, pair: int, error_of_operation: Severity) -> bool:
+    def excuses(self, row: int, pair: int, error_of_operation: RoundingBound) -> bool:
         """Return whether the noise runs explain the difference of a pair of records.
 
         The noise must cover the pair (`covers`), and B must not be A times a factor: noise has
@@ -79,7 +79,7 @@ class Covering:
             return turned
         return bool(own >= HALF or own >= NOISY * max(usual, 0.5 * eps))
 
-    def _excused(self, row: int, own: float, error_of_operation: Severity) -> float:
+    def _excused(self, row: int, own: float, error_of_operation: RoundingBound) -> float:
         """Return the relative error that noise excuses in a record whose inputs are equal.
 
         own: the record's relative noise. The noise of its inputs is no excuse, since the inputs are

@@ -23,7 +23,7 @@ from anchorlib import dtypes
 from anchorlib.diagnosis.causes import Role, frontier
 from anchorlib.diagnosis.pairing import Alignment, Table, align
 from anchorlib.diagnosis.sizes import Measures, measure
-from anchorlib.reading import Over
+from anchorlib.reading import MapFunction
 
 __all__ = [
     "ELEMENTS",
@@ -97,7 +97,7 @@ def envelope(
     runs: Sequence[Table],
     *,
     progress: Progress | None = None,
-    over: Over = map,
+    over: MapFunction = map,
 ) -> Envelope:
     """Return the noise of the measured pairs; only records of noise runs that differ are read.
 
@@ -154,7 +154,7 @@ def perturbation(header: Mapping[str, Any]) -> float | None:
 
 
 def _of_run(
-    pairs: Alignment, rows: Array, progress: Progress | None, over: Over = map
+    pairs: Alignment, rows: Array, progress: Progress | None, over: MapFunction = map
 ) -> tuple[Array, Array, list[str]]:
     """Return how far one noise run is from A in some rows of A.
 

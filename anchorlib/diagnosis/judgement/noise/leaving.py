@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.judgement.noise.envelope import ELEMENTS
-from anchorlib.diagnosis.pairing import Alignment, Place, place_at
+from anchorlib.diagnosis.pairing import Alignment, RecordPlace, place_at
 from anchorlib.diagnosis.sizes import Measures
 
 __all__ = ["LEAVING", "Leaving", "first_to_leave", "leaves_noise"]
@@ -30,7 +30,7 @@ class Leaving:
     score: the record's error over that of the noise runs. error_eps: the record's error in eps.
     """
 
-    place: Place
+    place: RecordPlace
     score: float
     error_eps: float
 

@@ -39,7 +39,7 @@ from anchorlib.diagnosis.judgement.noise.envelope import (
 )
 from anchorlib.diagnosis.judgement.noise.leaving import LEAVING, first_to_leave
 from anchorlib.diagnosis.judgement.series import values
-from anchorlib.diagnosis.pairing import Place, place_at
+from anchorlib.diagnosis.pairing import RecordPlace, place_at
 from anchorlib.diagnosis.sizes import Measures
 from anchorlib.errors import StoreError
 
@@ -81,7 +81,7 @@ class Turn:
         that they cause, in the gradient itself, or in the parameter that is updated.
     """
 
-    place: Place
+    place: RecordPlace
     elements: int
     numel: int
     size: float

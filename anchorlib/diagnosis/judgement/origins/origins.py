@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.clauses import name_a_change
 from anchorlib.diagnosis.judgement.origins.nearness import Nearness
-from anchorlib.diagnosis.pairing import Place
+from anchorlib.diagnosis.pairing import RecordPlace
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.operations import Op, OpDifference
 from anchorlib.reading import Run
@@ -79,7 +79,7 @@ class Origin:
     path: where both runs traced the step, all operations between the parents and the record.
     """
 
-    place: Place
+    place: RecordPlace
     cls: str
     ops: tuple[str, ...]
     parents: tuple[str, ...]

@@ -20,7 +20,7 @@ import numpy as np
 
 from anchorlib.diagnosis.causes import from_outside, upstream
 from anchorlib.diagnosis.judgement.origins.origins import Origin
-from anchorlib.diagnosis.pairing import Alignment, Place, Table, statements
+from anchorlib.diagnosis.pairing import Alignment, RecordPlace, Table, statements
 from anchorlib.names import join
 
 __all__ = ["Partials", "partials"]
@@ -46,7 +46,7 @@ class Partials:
         """Return the alignment with the pairs of this object marked as equal."""
         return replace(alignment, equal=alignment.equal | np.isin(alignment.a_row, self.rows))
 
-    def unknown(self, first: Place | None, origins: Sequence[Origin]) -> bool:
+    def unknown(self, first: RecordPlace | None, origins: Sequence[Origin]) -> bool:
         """Return whether the answer depends on the unrecorded parts of these gradients.
 
         It does where the first origin was computed from one of these gradients. It also does where

@@ -6,13 +6,13 @@ import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.origins.origins import Origin
-from anchorlib.diagnosis.pairing import Place, Table
+from anchorlib.diagnosis.pairing import RecordPlace, Table
 from anchorlib.names import escape, join
 
 __all__ = ["preceding"]
 
 
-def preceding(frontier: Frontier, first: Place, origin: Origin) -> str:
+def preceding(frontier: Frontier, first: RecordPlace, origin: Origin) -> str:
     """Why the first record that differs is not the first origin, as a clause; "" where it is.
 
     It is "" too where the first record has the tensor and the bits of the origin, as a parameter
@@ -50,7 +50,7 @@ def _has_bits_of(frontier: Frontier, row: int, other: int) -> bool:
     return all(bool((digest[one] == digest[two]).all()) for digest, (one, two) in sides)
 
 
-def _row(table: Table, place: Place) -> int:
+def _row(table: Table, place: RecordPlace) -> int:
     """Return the row of `table` with the record that has the coordinates of `place`."""
     there = table.of_tensor(place.name, place.kind, place.rank)
     there &= table.phase == list(table.phases).index(place.phase)

@@ -24,8 +24,8 @@ from anchorlib.diagnosis.judgement.rounding.jumps import Jump, jump
 from anchorlib.diagnosis.judgement.rounding.moments import hidden_by_a_norm
 from anchorlib.diagnosis.judgement.rounding.resummation import Resummations
 from anchorlib.diagnosis.judgement.rounding.severity import (
-    Severity,
-    severity,
+    RoundingBound,
+    rounding_bound,
     size_of_error,
 )
 
@@ -34,12 +34,12 @@ __all__ = [
     "Benign",
     "Jump",
     "Resummations",
-    "Severity",
+    "RoundingBound",
     "benign",
     "hidden_by_a_norm",
     "is_rest_of_terms",
     "jump",
     "only_dead_ends",
-    "severity",
+    "rounding_bound",
     "size_of_error",
 ]

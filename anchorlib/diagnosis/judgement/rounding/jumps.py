@@ -17,7 +17,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import UNMATCHED, Frontier, Overflows, Role
-from anchorlib.diagnosis.judgement.rounding.severity import severity
+from anchorlib.diagnosis.judgement.rounding.severity import rounding_bound
 from anchorlib.diagnosis.judgement.rounding.shaken import steady_error
 from anchorlib.diagnosis.sizes import Measures, coarsest_formats
 
@@ -239,7 +239,7 @@ def _is_rounding(frontier: Frontier, measures: Measures, place: int) -> bool:
     than the record's own (`Severity.note`) counts as rounding up to TIMES eps.
     """
     row_a, row_b = _rows(frontier, measures, place)
-    error = severity(frontier, row_a, row_b, measures.at(place))
+    error = rounding_bound(frontier, row_a, row_b, measures.at(place))
     return error.rounding or (error.note != "" and error.error <= TIMES)
 
 

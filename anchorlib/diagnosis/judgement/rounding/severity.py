@@ -38,8 +38,8 @@ from anchorlib.diagnosis.sizes import Measure, autocast_eps, multiplies
 
 __all__ = [
     "TOLERANCE",
-    "Severity",
-    "severity",
+    "RoundingBound",
+    "rounding_bound",
     "size_of_error",
 ]
 
@@ -71,7 +71,7 @@ ATTENTION = re.compile(r"attention", re.IGNORECASE)
 UPDATES = ("updated", "delta")
 
 
-class Severity(NamedTuple):
+class RoundingBound(NamedTuple):
     """How large the error of an operation is, and how large rounding may make it.
 
     error: in eps of the compute dtype, relative to the scale of the operation's operands.
@@ -91,9 +91,9 @@ class Severity(NamedTuple):
         return self.error <= self.limit
 
 
-def severity(
+def rounding_bound(
     frontier: Frontier, row: int, row_b: int, measure: Measure, ops_b: Sequence[str] = ()
-) -> Severity:
+) -> RoundingBound:
     """How large the difference of an origin with equal inputs is, and how large rounding may be.
 
     ops_b: B's operations between the origin and its parents, where they are known.
@@ -139,7 +139,7 @@ def severity(
         usual, limit = limit, _of_update(frontier, row, scale, limit)
         if limit < error <= usual:
             note = f"an update rounds by {figure(limit)} eps of the parameter"
-    return Severity(error, limit, eps, note)
+    return RoundingBound(error, limit, eps, note)
 
 
 def _operations(frontier: Frontier, row: int) -> tuple[str, ...]:

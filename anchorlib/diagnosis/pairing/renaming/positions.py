@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from anchorlib.diagnosis.pairing.renaming.beginnings import beginnings
 from anchorlib.diagnosis.pairing.renaming.name_graph import NameGraph, graph_of
 from anchorlib.diagnosis.pairing.renaming.names import Naming
-from anchorlib.diagnosis.pairing.renaming.spreading import HOW, Spreading
+from anchorlib.diagnosis.pairing.renaming.spreading import HOW, MatchPropagation
 from anchorlib.diagnosis.pairing.tables import Table
 
 __all__ = ["match_positions"]
@@ -30,12 +30,12 @@ def match_positions(naming: Naming, a: Table, b: Table) -> None:
         return
     graphs = graph_of(a, naming.a), graph_of(b, naming.b)
     for strict in (True, False):
-        _match(Spreading(naming, *graphs, strict=strict))
+        _match(MatchPropagation(naming, *graphs, strict=strict))
     _same_tensors(naming, *graphs)
     _members(naming)
 
 
-def _match(spreading: Spreading) -> None:
+def _match(spreading: MatchPropagation) -> None:
     """Match names by spreading from matched ones, and where that ends, from new beginnings."""
     spreading.begin()
     for _ in range(BEGINNINGS):

@@ -16,7 +16,7 @@ from anchorlib.diagnosis.pairing.renaming.beginnings import RunNames
 from anchorlib.diagnosis.pairing.renaming.name_graph import NameGraph, NameNode, colours, kinds_of
 from anchorlib.diagnosis.pairing.renaming.names import Naming, Shapes
 
-__all__ = ["HOW", "Spreading"]
+__all__ = ["HOW", "MatchPropagation"]
 
 HOW = "operations"
 NEAR = 3  # how far the neighbours reach whose likeness gives a candidate votes
@@ -28,7 +28,7 @@ SAME, OTHER = 2.0, 1.0
 
 
 @dataclass(slots=True)
-class Spreading:
+class MatchPropagation:
     """The unmatched ("free") names of two graphs, and the votes for pairs of them.
 
     strict: whether two names fit only if they are computed from parameters of equal shapes, and by

@@ -8,18 +8,18 @@ standing     ranks that are not read, since an equal rank is read in their place
 samples      digests of the samples within a record
 """
 
-from anchorlib.diagnosis.pairing.tables.coordinates import Place, place_at
+from anchorlib.diagnosis.pairing.tables.coordinates import RecordPlace, place_at
 from anchorlib.diagnosis.pairing.tables.making import table_of, with_own_digests
 from anchorlib.diagnosis.pairing.tables.samples import row_digests, whole
-from anchorlib.diagnosis.pairing.tables.standing import NOBODY, Standing
+from anchorlib.diagnosis.pairing.tables.standing import NO_REPRESENTATIVES, Representatives
 from anchorlib.diagnosis.pairing.tables.stored import SendableValues, StoredValues, stored_values
 from anchorlib.diagnosis.pairing.tables.table import Table, Tensor
 
 __all__ = [
-    "NOBODY",
-    "Place",
+    "NO_REPRESENTATIVES",
+    "RecordPlace",
+    "Representatives",
     "SendableValues",
-    "Standing",
     "StoredValues",
     "Table",
     "Tensor",

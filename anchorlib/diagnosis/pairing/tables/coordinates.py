@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from anchorlib.diagnosis.pairing.tables.table import Table
 
-__all__ = ["Place", "place_at"]
+__all__ = ["RecordPlace", "place_at"]
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """Identifies a record by its name, kind and coordinates, with the step of its own run."""
 
     step: int
@@ -21,10 +21,10 @@ class Place(NamedTuple):
     kind: str
 
 
-def place_at(table: Table, row: int) -> Place:
+def place_at(table: Table, row: int) -> RecordPlace:
     """Return the name, kind and coordinates of the record in one row of a table."""
     tensor = table.tensors[table.tensor[row]]
-    return Place(
+    return RecordPlace(
         step=int(table.step[row]),
         pass_index=int(table.pass_index[row]),
         call=int(table.call[row]),

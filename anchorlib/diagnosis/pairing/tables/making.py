@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.pairing.tables.standing import NOBODY, Standing
+from anchorlib.diagnosis.pairing.tables.standing import NO_REPRESENTATIVES, Representatives
 from anchorlib.diagnosis.pairing.tables.stored import StoredValues
 from anchorlib.diagnosis.pairing.tables.table import State, Table, Tensor
 from anchorlib.names import is_operand_kind, select
@@ -30,7 +30,7 @@ def table_of(
     *,
     rank: int | None = None,
     chosen: set[tuple[str, str]] | None = None,
-    standing: Standing = NOBODY,
+    standing: Representatives = NO_REPRESENTATIVES,
 ) -> Table:
     """Read the records that the selectors name, of one rank or of all, into a table.
 
@@ -76,7 +76,7 @@ def with_own_digests(table: Table, run: Run) -> Table:
         taken = [(tensor.name, tensor.kind) in chosen for tensor in reader.catalogue.series]
         rows = rows[np.array(taken, bool)[reader.series_ids[rows]]]
         digests[ranks == rank] = _digests(reader, rows)
-    return replace(table, digest=digests, standing=NOBODY)
+    return replace(table, digest=digests, standing=NO_REPRESENTATIVES)
 
 
 def _state(run: Run) -> State:
@@ -182,7 +182,7 @@ class _Making:
         gaps: dict[tuple[str, str], int],
         gaps_from: int | None,
         state: State,
-        standing: Standing,
+        standing: Representatives,
     ) -> Table:
         """Return the table of all ranks that were added.
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["NOBODY", "Standing"]
+__all__ = ["NO_REPRESENTATIVES", "Representatives"]
 
-Standing = Mapping[int, int]
+Representatives = Mapping[int, int]
 """Ranks that are not read -> the rank that stands for each, in both runs."""
-NOBODY: Standing = MappingProxyType({})
+NO_REPRESENTATIVES: Representatives = MappingProxyType({})

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.pairing.tables.table import Table
-from anchorlib.store import Pin, RankReader, packed_rows, pin_of, unpacked_rows
+from anchorlib.store import RankHandle, RankReader, packed_rows, rank_handle, unpacked_rows
 
 __all__ = ["SendableValues", "StoredValues", "stored_values"]
 
@@ -52,7 +52,7 @@ class StoredValues:
         Raises UnsupportedError where the run was not opened by name: no other process finds it.
         """
         numbers, owner = np.unique(self.owner[records], return_inverse=True)
-        pins = tuple(pin_of(self.readers[number]) for number in numbers.tolist())
+        pins = tuple(rank_handle(self.readers[number]) for number in numbers.tolist())
         return SendableValues(pins, packed_rows(owner.reshape(-1)), packed_rows(self.rows[records]))
 
 
@@ -64,12 +64,12 @@ class SendableValues:
         `packed_rows`.
     """
 
-    pins: tuple[Pin, ...]
+    pins: tuple[RankHandle, ...]
     owner: bytes
     rows: bytes
 
     def opened(self) -> StoredValues:
-        """Open the values in this process. Raises what `Pin.reader` raises."""
+        """Open the values in this process. Raises what `RankHandle.reader` raises."""
         readers = [pin.reader() for pin in self.pins]
         return StoredValues(readers, unpacked_rows(self.owner), unpacked_rows(self.rows))
 

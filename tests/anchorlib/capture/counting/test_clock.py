@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anchorlib.capture.counting.clock import At, Clock
+from anchorlib.capture.counting.clock import CallCoordinates, Clock
 
 
 class Optimizer:
@@ -13,7 +13,7 @@ def test_a_plain_loop_counts_steps_at_the_optimizer():
     clock, optimizer = Clock(), Optimizer()
     for step in range(3):
         at = clock.call("h")
-        assert at == At(step, 0, 0, "train")
+        assert at == CallCoordinates(step, 0, 0, "train")
         clock.gradient(at)
         clock.optimizer_stepped(optimizer)
 
@@ -89,7 +89,7 @@ def test_uses_of_a_name_inside_a_pass_are_calls():
     assert [clock.call("h").call for _ in range(3)] == [0, 1, 2]
     assert clock.call("other").call == 0
     clock.gradient(clock.call("h"))
-    assert clock.call("h") == At(0, 1, 0, "train")
+    assert clock.call("h") == CallCoordinates(0, 1, 0, "train")
 
 
 def test_two_forwards_before_one_backward_are_two_calls_of_one_pass():
@@ -98,14 +98,14 @@ def test_two_forwards_before_one_backward_are_two_calls_of_one_pass():
     assert (first.pass_index, second.pass_index) == (0, 0)
     clock.gradient(second)
     clock.gradient(first)
-    assert clock.call("h") == At(0, 1, 0, "train")
+    assert clock.call("h") == CallCoordinates(0, 1, 0, "train")
 
 
 def test_without_gradients_each_forward_of_a_root_is_a_pass():
     clock = Clock()
     for n in range(3):
         clock.enter_root(1, training=True, gradients=False)
-        assert clock.call("h") == At(0, n, 0, "train")
+        assert clock.call("h") == CallCoordinates(0, n, 0, "train")
         clock.leave_root()
 
 
@@ -114,7 +114,7 @@ def test_two_roots_share_a_pass():
     for n in range(2):
         for root in (1, 2):
             clock.enter_root(root, training=False, gradients=False)
-            assert clock.call(f"h{root}") == At(0, n, 0, "eval")
+            assert clock.call(f"h{root}") == CallCoordinates(0, n, 0, "eval")
             clock.leave_root()
 
 
@@ -122,7 +122,7 @@ def test_with_gradients_a_second_forward_of_a_root_is_a_call():
     clock = Clock()
     for n in range(2):
         clock.enter_root(1, training=True, gradients=True)
-        assert clock.call("h") == At(0, 0, n, "train")
+        assert clock.call("h") == CallCoordinates(0, 0, n, "train")
         clock.leave_root()
 
 
@@ -131,11 +131,11 @@ def test_validation_inside_a_step_does_not_renumber_training():
     at = clock.call("h")
     for n in range(4):
         clock.enter_root(1, training=False, gradients=False)
-        assert clock.call("h") == At(0, n, 0, "eval")
+        assert clock.call("h") == CallCoordinates(0, n, 0, "eval")
         clock.leave_root()
-    assert clock.call("h") == At(0, 0, 1, "train")
+    assert clock.call("h") == CallCoordinates(0, 0, 1, "train")
     clock.gradient(at)
-    assert clock.call("h") == At(0, 1, 0, "train")
+    assert clock.call("h") == CallCoordinates(0, 1, 0, "train")
 
 
 def test_an_explicit_phase_wins_over_eval():
@@ -153,7 +153,7 @@ def test_a_late_gradient_does_not_open_a_pass_in_another_step():
     clock.end_step()
     clock.call("h")
     clock.gradient(late)
-    assert clock.call("h") == At(1, 0, 1, "train")
+    assert clock.call("h") == CallCoordinates(1, 0, 1, "train")
 
 
 def test_each_pass_is_announced_once_and_each_step():

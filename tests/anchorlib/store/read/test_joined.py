@@ -17,7 +17,7 @@ from anchorlib.errors import DamagedError, RunExistsError, RunNotFoundError, Sto
 from anchorlib.operations import gap_entry
 from anchorlib.reading import open_run
 from anchorlib.record import Gap
-from anchorlib.store import Part, Pin, Writer, pin_of
+from anchorlib.store import Part, RankHandle, Writer, rank_handle
 from tests.delivery.lines import numbered
 from tests.seeds import examples
 
@@ -80,8 +80,8 @@ def test_whichever_way_a_session_went_it_is_read_whole(life):
 
 @pytest.mark.slow
 def test_a_rank_in_parts_that_grows_is_found_by_those_who_opened_it_before(tmp_path):
-    def pinned() -> Pin:
-        return pin_of(open_run("run1", tmp_path).rows(0)[0])
+    def pinned() -> RankHandle:
+        return rank_handle(open_run("run1", tmp_path).rows(0)[0])
 
     write(tmp_path, 0, 0, 10)
     assert pinned().reader().committed == 10
