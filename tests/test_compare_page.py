@@ -18,7 +18,7 @@ covering, envelope, turns, jumps, severity, made_by_code, surroundings, verdict 
     import_module(f"anchorlib.diagnosis.judgement.{name}")
     for name in (
         *("noise.covering", "noise.envelope", "noise.turns", "rounding.jumps"),
-        *("rounding.severity", "made_by_code", "surroundings", "verdict"),
+        *("rounding.bounds", "made_by_code", "surroundings", "verdict"),
     )
 )
 

@@ -22,13 +22,13 @@ only then is anything measured.
 
 from anchorlib.diagnosis.answer import Section, SectionEntry, described, sections, selector, where
 from anchorlib.diagnosis.comparison import Comparison, Divergence
+from anchorlib.diagnosis.digest_comparison import DigestComparison, compare_digests
 from anchorlib.diagnosis.investigation import compare
 from anchorlib.diagnosis.judgement import Growth, Losses, Nearness, Origin, Replay
 from anchorlib.diagnosis.notebook_page import NotebookPage
 from anchorlib.diagnosis.pairing import Counts, RecordPlace
 from anchorlib.diagnosis.pairs import Pair
 from anchorlib.diagnosis.recomputation import replay
-from anchorlib.diagnosis.unread import DigestComparison, beforehand
 
 __all__ = [
     "Comparison",
@@ -45,8 +45,8 @@ __all__ = [
     "Replay",
     "Section",
     "SectionEntry",
-    "beforehand",
     "compare",
+    "compare_digests",
     "described",
     "replay",
     "sections",

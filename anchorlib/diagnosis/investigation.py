@@ -11,6 +11,7 @@ import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, config_diff, drawn_otherwise, frontier
 from anchorlib.diagnosis.comparison import Comparison, Divergence
+from anchorlib.diagnosis.digest_comparison import compare_digests
 from anchorlib.diagnosis.judgement import (
     Benign,
     Cuts,
@@ -48,7 +49,6 @@ from anchorlib.diagnosis.pairing import (
 from anchorlib.diagnosis.recomputation import replayed
 from anchorlib.diagnosis.sizes import Measures, measure
 from anchorlib.diagnosis.tracing import Traces, traces_of
-from anchorlib.diagnosis.unread import beforehand as known_beforehand
 from anchorlib.diagnosis.wording import SentenceContext, sentence
 from anchorlib.reading import MapFunction, Run, open_run
 
@@ -100,7 +100,7 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     selectors = [tensors] if isinstance(tensors, str) else list(tensors)
     opened = [_opened(one, store) for one in (a, b, *noise)]
     third = None if reference is None else _opened(reference, store)
-    known = known_beforehand(opened[0], opened[1])
+    known = compare_digests(opened[0], opened[1])
     if known is not None and known.parting and beforehand is not None:
         beforehand(known.line())
     if known is not None and not known.is_traced and ops is None:

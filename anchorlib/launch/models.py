@@ -1,6 +1,6 @@
-"""The models that a trainer watches, and the prefixes of their tensors' names.
+"""The models that a watcher watches, and the prefixes of their tensors' names.
 
-A trainer (see `trainer`) records a program that nobody edited.
+A watcher (see `auto_watcher`) records a program that nobody edited.
 """
 
 from __future__ import annotations

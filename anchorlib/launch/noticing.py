@@ -23,21 +23,21 @@ from anchorlib.launch.stderr_lines import say
 from anchorlib.names import escape
 
 if TYPE_CHECKING:
-    from anchorlib.launch.trainer import AutoWatcher
+    from anchorlib.launch.auto_watcher import AutoWatcher
 
-__all__ = ["observe_trainers"]
+__all__ = ["observe_optimizers"]
 
-_trainer: AutoWatcher | None = None
+_watcher: AutoWatcher | None = None
 _request: Request | None = None
 
 
-def observe_trainers() -> None:
+def observe_optimizers() -> None:
     """Record, from now on, the models of each optimizer that this process constructs.
 
     To be called after the import of torch. Does nothing at a second call, or under ANCHOR_DISABLED.
     Where the environment has no valid request, a line on stderr says so, and nothing is recorded.
     """
-    global _request  # noqa: PLW0603  # one trainer in each process
+    global _request  # noqa: PLW0603  # one watcher in each process
     if _request is not None or os.environ.get("ANCHOR_DISABLED", "0") not in ("", "0"):
         return
     try:
@@ -58,22 +58,22 @@ def observe_trainers() -> None:
 
 
 def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `torch.compile`, wrapped so that the trainer is given the compiled model."""
+    """Return `torch.compile`, wrapped so that the watcher is given the compiled model."""
 
     @functools.wraps(original)
     def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  # its own name
-        if (trainer := _trainer) is not None:
-            _harmlessly(trainer.compiles)
+        if (watcher := _watcher) is not None:
+            _harmlessly(watcher.compiles)
         compiled = original(*args, **kwargs)
-        if (trainer := _trainer) is not None:
-            _harmlessly(lambda: trainer.wrapped(compiled))
+        if (watcher := _watcher) is not None:
+            _harmlessly(lambda: watcher.wrapped(compiled))
         return compiled
 
     return compile
 
 
 def _followed(original: Callable[..., Any], *, constructs: bool) -> Callable[..., Any]:
-    """Return a method of Optimizer wrapped so that the trainer is told of the optimizer.
+    """Return a method of Optimizer wrapped so that the watcher is told of the optimizer.
 
     constructs: true for the constructor, false for `add_param_group`, which the constructor calls
         too.
@@ -84,9 +84,9 @@ def _followed(original: Callable[..., Any], *, constructs: bool) -> Callable[...
         result = original(optimizer, *args, **kwargs)
         frame = sys._getframe(1)  # noqa: SLF001  # no public way to the caller's frame
         if constructs:
-            _harmlessly(lambda: _this_trainer().constructed(optimizer, frame))
-        elif (trainer := _trainer) is not None:
-            _harmlessly(lambda: trainer.grown(optimizer, frame))
+            _harmlessly(lambda: _this_watcher().constructed(optimizer, frame))
+        elif (watcher := _watcher) is not None:
+            _harmlessly(lambda: watcher.grown(optimizer, frame))
         return result
 
     return followed
@@ -104,13 +104,13 @@ def _harmlessly(look: Callable[[], object]) -> None:
 
 
 def _tell_nothing() -> None:
-    """Write to stderr that nothing was recorded, if no trainer and no run were made.
+    """Write to stderr that nothing was recorded, if no watcher and no run were made.
 
     Called when the command's first process ends. Does nothing where the store is a URL, where the
     run has no name, in a forked child, and in a rerun (see `is_rerun`).
     """
     store, name = os.environ.get("ANCHOR_STORE", ""), _request and _request.name
-    if not name or _trainer is not None or "://" in store or _is_there(store, name):
+    if not name or _watcher is not None or "://" in store or _is_there(store, name):
         return
     if _request and _request.process != os.getpid():  # in a forked child
         return
@@ -121,24 +121,24 @@ def _is_there(store: str, name: str) -> bool:
     return is_rerun() or Path(store, f"{name}.zarr").exists()
 
 
-def _this_trainer() -> AutoWatcher:
-    global _trainer  # noqa: PLW0603
-    if _trainer is None:
-        from anchorlib.launch.trainer import AutoWatcher  # loads all of anchorlib's recording
+def _this_watcher() -> AutoWatcher:
+    global _watcher  # noqa: PLW0603
+    if _watcher is None:
+        from anchorlib.launch.auto_watcher import AutoWatcher  # loads all of anchorlib's recording
 
         assert _request is not None
-        _trainer = AutoWatcher(_request)
-    return _trainer
+        _watcher = AutoWatcher(_request)
+    return _watcher
 
 
 def _after_fork() -> None:
-    """Forget, in a forked child, a trainer without a session: the child may record models itself.
+    """Forget, in a forked child, a watcher without a session: the child may record models itself.
 
-    The child of a process that records keeps its trainer, and so never records anything.
+    The child of a process that records keeps its watcher, and so never records anything.
     """
-    global _trainer  # noqa: PLW0603
-    if _trainer is not None and not _trainer.rests_in_children:
-        _trainer = None
+    global _watcher  # noqa: PLW0603
+    if _watcher is not None and not _watcher.rests_in_children:
+        _watcher = None
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""The session that a trainer opens for an unedited program: its name, rank, log lines and end."""
+"""The session that a watcher opens for an unedited program: its name, rank, log lines and end."""
 
 from __future__ import annotations
 

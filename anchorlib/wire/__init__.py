@@ -274,8 +274,8 @@ _MODULES = {
     ),
     "messages": (
         "Buffer GarbledError Decoder EncodedFrame Encoder FrameError ParsedFrame TableSizes "
-        "check_of check_seal first_of frame_weights kept_definition kept_frame parse_request read_gaps "
-        "read_header read_lineage read_operations renumbered sealed table_sizes"
+        "check_of check_seal first_of frame_weights kept_definition kept_frame parse_request "
+        "read_gaps read_header read_lineage read_operations renumbered sealed table_sizes"
     ),
     "outbox": "Outbox close_request gap_requests",
     "rendezvous": "Route by_hash failover_seconds",

@@ -39,9 +39,9 @@ address_and_store  checks the address to listen on, and the store
 last_readers       lets a stopping collector wait for readers that are not done
 startable          finds what would prevent a collector from starting
 descriptor_limit   raises the number of files that may be open
-tally              the collector's counters
+counters           the collector's counters
 metrics            gives the counters to Prometheus
-roster             which ranks are written by open streams, and how fast
+stream_registry    which ranks are written by open streams, and how fast
 logs               the log on stderr
 """
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from anchor_server.tally import ArchiveTally
+from anchor_server.counters import ArchiveTally
 from anchorlib.archive import (
     Keep,
     NotEndedError,

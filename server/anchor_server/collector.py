@@ -22,6 +22,7 @@ from grpc_health.v1 import health_pb2_grpc
 from anchor_server.access_file import AccessFile
 from anchor_server.address_and_store import checked_host, end_removals, take_store
 from anchor_server.archiving import Archiver, Archiving
+from anchor_server.counters import ArchiveTally, CollectorCounters
 from anchor_server.gate import Gate
 from anchor_server.grpc_server import bind_port, make_server
 from anchor_server.handshakes import CallStartInterceptor, Handshakes
@@ -33,7 +34,6 @@ from anchor_server.push_service import PushService, StreamLimits
 from anchor_server.rank_holders import RankHolders
 from anchor_server.reader_service import ReaderService
 from anchor_server.refusal_counts import RefusalCounts
-from anchor_server.tally import ArchiveTally, CollectorCounters
 from anchor_server.tls import Certificates, ServerTLS
 from anchor_server.tokens import Access
 from anchor_server.turned_away import TurnedAway

@@ -16,11 +16,11 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from anchor_server.authors import linked_run
+from anchor_server.counters import ArchiveTally, CollectorCounters
 from anchor_server.gate import Gate
 from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.refusals import Refusal
-from anchor_server.roster import StreamState
-from anchor_server.tally import ArchiveTally, CollectorCounters
+from anchor_server.stream_registry import StreamState
 from anchor_server.tokens import Grant, Right
 from anchorlib.errors import OptionError, RunNotFoundError, StoreError
 from anchorlib.names import check_run_name, check_stored_run_name

@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchor_server.tally import SECONDS, ArchiveTally, CollectorCounters
+from anchor_server.counters import SECONDS, ArchiveTally, CollectorCounters
 from anchorlib.errors import MissingExtraError, OptionError
 from anchorlib.wire import is_loopback, parse_address
 

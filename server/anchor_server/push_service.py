@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import grpc
 from google.protobuf.message import DecodeError
 
+from anchor_server.counters import CollectorCounters
 from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.gate import Gate
 from anchor_server.inbox import Inbox
@@ -25,7 +26,6 @@ from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.refusals import Refusal, refusal_of
 from anchor_server.stalled_clients import AnswerWatch
 from anchor_server.stream import RankStream
-from anchor_server.tally import CollectorCounters
 from anchor_server.tokens import Grant, Right
 from anchorlib.errors import AnchorError
 from anchorlib.names import check_run_name

@@ -12,10 +12,10 @@ from typing import Final, NoReturn, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
+from anchor_server.counters import CollectorCounters
 from anchor_server.gate import Gate
 from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.refusals import Refusal, abort
-from anchor_server.tally import CollectorCounters
 from anchor_server.tokens import Grant, Right
 from anchorlib.errors import InvalidNameError, StoreError
 from anchorlib.names import escape

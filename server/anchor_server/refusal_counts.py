@@ -12,8 +12,8 @@ from urllib.parse import unquote
 
 import grpc
 
+from anchor_server.counters import CollectorCounters
 from anchor_server.refusals import Refusal, abort, refusal_of
-from anchor_server.tally import CollectorCounters
 from anchorlib.wire import FailureKind, code_of
 
 __all__ = ["Caller", "RefusalCounts"]

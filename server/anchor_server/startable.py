@@ -16,8 +16,8 @@ from typing import Final
 from anchor_server.access_file import AccessFile
 from anchor_server.address_and_store import checked_host, host_and_port, port_taken
 from anchor_server.certificates import check_own
+from anchor_server.counters import CollectorCounters
 from anchor_server.metrics import MetricsPort
-from anchor_server.tally import CollectorCounters
 from anchor_server.tls import ServerTLS
 from anchorlib.errors import AnchorError
 from anchorlib.names import escape

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from anchor_server.counters import CollectorCounters
 from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.inbox import Patience
 from anchor_server.rank_holders import RankLease
 from anchor_server.refusals import Refusal
-from anchor_server.roster import StreamEntry
-from anchor_server.tally import CollectorCounters
+from anchor_server.stream_registry import StreamEntry
 from anchorlib.block import RowBlock, joined_blocks
 from anchorlib.errors import AnchorError
 from anchorlib.record import Gap

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import Final
 from urllib.parse import unquote
 
-from anchor_server.tally import CollectorCounters
+from anchor_server.counters import CollectorCounters
 
 __all__ = ["TurnedAway"]
 

@@ -306,7 +306,7 @@ class TestFiles:
         assert done.err == f"anchor: cannot write {place}: {reason}\n"
 
     def test_a_failure_leaves_the_old_file_and_no_other(self, store, tmp_path, monkeypatch):
-        from anchor_cli.histograms import answer
+        from anchor_cli.histograms import histogram_report
 
         def fail(_, file):
             file.write(b"half")
@@ -315,7 +315,7 @@ class TestFiles:
         (tmp_path / "out").mkdir()
         place = tmp_path / "out" / "h.csv"
         place.write_text("old")
-        monkeypatch.setitem(answer.WRITERS, ".csv", fail)
+        monkeypatch.setitem(histogram_report.WRITERS, ".csv", fail)
         done = anchor("hist", "run1", "--store", store, "-t", "fc2.bias", "-o", place)
         assert done.code == 2
         assert "No space left on device" in done.err

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from anchor_cli.exports.exported import ExportSource
+from anchor_cli.exports.export_source import ExportSource
 from anchorlib.reading import open_run
 from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record, spawn
 
@@ -241,7 +241,7 @@ def test_points_come_by_step_however_few_are_held_at_once(tmp_path, monkeypatch)
     run = open_run("run1", tmp_path)
     parts, ticks = ExportSource("run1", [run["a"], run["b"]]), []
     whole = list(parts.points(0, lambda *tick: ticks.append(tick)))
-    monkeypatch.setattr("anchor_cli.exports.exported._AT_ONCE", 1)
+    monkeypatch.setattr("anchor_cli.exports.export_source._AT_ONCE", 1)
     assert list(parts.points(0, lambda *tick: ticks.append(tick))) == whole
     assert len(ticks) > 3
     steps = [point.step for point in whole]

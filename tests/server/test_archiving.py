@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from anchor_server import Archiver, Archiving, reader_service, serve
-from anchor_server.tally import ArchiveTally
+from anchor_server.counters import ArchiveTally
 from anchorlib.archive import Keep, archive_run, make_room, shelf_at
 from anchorlib.errors import CollectorError, RunNotFoundError, StoreError
 from anchorlib.reading import open_run

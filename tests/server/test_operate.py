@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from anchor_server import MetricsPort, serve
-from anchor_server.tally import CollectorCounters
+from anchor_server.counters import CollectorCounters
 from anchorlib.wire import FailureKind
 from tests.server.pushing import Pusher, record
 

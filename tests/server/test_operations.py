@@ -12,7 +12,7 @@ import urllib.request
 import pytest
 
 from anchor_server import MetricsPort, issue_token, log_to_stderr, serve
-from anchor_server.tally import SECONDS, CollectorCounters
+from anchor_server.counters import SECONDS, CollectorCounters
 from anchorlib.block import block_of
 from anchorlib.claims import claim_of
 from anchorlib.errors import CollectorError, MissingExtraError, OptionError
@@ -85,7 +85,7 @@ def test_reasons_of_gaps_cannot_grow_without_bound():
 
 def test_commits_are_sorted_into_their_buckets(monkeypatch):
     tally, clock = CollectorCounters(), iter([0.0, 0.0, 0.0, 0.5, 0.0, 60.0])
-    monkeypatch.setattr("anchor_server.tally.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("anchor_server.counters.time.monotonic", lambda: next(clock))
     for _ in range(3):
         with tally.commit():
             pass

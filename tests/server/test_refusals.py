@@ -14,8 +14,8 @@ import pytest
 
 from anchor_server import Collector, MetricsPort, serve
 from anchor_server import refusals as refusals_module
+from anchor_server.counters import CollectorCounters
 from anchor_server.refusal_counts import Caller, RefusalCounts
-from anchor_server.tally import CollectorCounters
 from anchorlib.block import block_of
 from anchorlib.errors import CollectorError
 from anchorlib.sinks import RunOptions

@@ -2,6 +2,7 @@
 
 from anchorlib.capture.recording.log_lines import tell
 from anchorlib.capture.recording.recorder import Recorder
+from anchorlib.capture.recording.step_bytes import StepBytes, size_text
 from anchorlib.capture.recording.streams import (
     MIXED,
     NEW,
@@ -12,7 +13,6 @@ from anchorlib.capture.recording.streams import (
     ScaleAndFlags,
     Stream,
 )
-from anchorlib.capture.recording.weighing import StepBytes, size_text
 
 __all__ = [
     "MIXED",

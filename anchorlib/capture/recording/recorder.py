@@ -17,9 +17,9 @@ import torch
 
 from anchorlib.capture.counting import CallCoordinates
 from anchorlib.capture.recording.putter import compiled_putter, layout_key
+from anchorlib.capture.recording.step_bytes import StreamBytes
 from anchorlib.capture.recording.stream_table import StreamTable
 from anchorlib.capture.recording.streams import UNSCALED, ScaleAndFlags, Stream
-from anchorlib.capture.recording.weighing import StreamBytes
 from anchorlib.capture.tensors import (
     CudaCopier,
     Snapshot,

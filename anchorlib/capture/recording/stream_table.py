@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 import torch
 
+from anchorlib.capture.recording.step_bytes import StreamBytes
 from anchorlib.capture.recording.streams import Seen, Stream
-from anchorlib.capture.recording.weighing import StreamBytes
 from anchorlib.capture.tensors import TorchArithmetic
 from anchorlib.modes import Mode
 from anchorlib.record import TensorInfo

@@ -13,9 +13,9 @@ from anchorlib.diagnosis.judgement.changes import (
     stepped_again,
     turning,
 )
-from anchorlib.diagnosis.judgement.classes import BAD, OriginClassifier
 from anchorlib.diagnosis.judgement.clauses import name_a_change
 from anchorlib.diagnosis.judgement.noise import Envelope
+from anchorlib.diagnosis.judgement.origin_classifier import BAD, OriginClassifier
 from anchorlib.diagnosis.judgement.origins import Origin, OriginSegment, segments
 from anchorlib.diagnosis.judgement.reasons import reason
 from anchorlib.diagnosis.judgement.rounding import Jump, hidden_by_a_norm, jump, size_of_error

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anchorlib.diagnosis.judgement.classes import BAD
 from anchorlib.diagnosis.judgement.noise import ELEMENTS, FLOOR, Envelope, kinds_of, medians
+from anchorlib.diagnosis.judgement.origin_classifier import BAD
 from anchorlib.diagnosis.judgement.origins import Origin
 from anchorlib.diagnosis.pairing import Alignment, Counts
 from anchorlib.diagnosis.sizes import Measures

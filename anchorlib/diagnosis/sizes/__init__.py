@@ -1,17 +1,17 @@
 """How far the two records of a pair are apart, in units of rounding, and which elements differ.
 
-measurement    measures all differing pairs of an alignment
-measures       what is measured of a pair
-blocks         pairs that are measured together, here or in another process
-differences    the measures of pairs computed from their values
-bounds         lower bounds of the measures, where only summaries are stored
-damage         values that do not have the digest that was recorded
-values         a record's values, read in pieces
-ulps, whereabouts             the largest difference in ulps; which indices differ
-precision, autocast           in which dtype values were rounded
-coarsest       the coarsest format in which a step computed, up to a record
-unrounding                    operations that do not round
-sums, convolutions, steady    how far rounding may move a sum, or a parameter's update
+measurement                 measures all differing pairs of an alignment
+measures                    what is measured of a pair
+blocks                      pairs that are measured together, here or in another process
+differences                 the measures of pairs computed from their values
+bounds                      lower bounds of the measures, where only summaries are stored
+digest_checks               values that do not have the digest that was recorded
+values                      a record's values, read in pieces
+ulps, whereabouts           the largest difference in ulps; which indices differ
+precision, autocast         in which dtype values were rounded
+coarsest                    the coarsest format in which a step computed, up to a record
+unrounding                  operations that do not round
+sums, convolutions, steady  how far rounding may move a sum, or a parameter's update
 """
 
 from anchorlib.diagnosis.sizes.autocast import (
@@ -24,7 +24,7 @@ from anchorlib.diagnosis.sizes.autocast import (
 )
 from anchorlib.diagnosis.sizes.coarsest import coarsest_formats
 from anchorlib.diagnosis.sizes.convolutions import Geometry, convolutions, geometry_of
-from anchorlib.diagnosis.sizes.damage import DigestChecks
+from anchorlib.diagnosis.sizes.digest_checks import DigestChecks
 from anchorlib.diagnosis.sizes.measurement import measure
 from anchorlib.diagnosis.sizes.measures import Measure, Measures
 from anchorlib.diagnosis.sizes.precision import observed_eps

@@ -16,8 +16,8 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.pairing import SendableValues, StoredValues, Table, stored_values
-from anchorlib.diagnosis.sizes.damage import DigestChecks
 from anchorlib.diagnosis.sizes.differences import Differences
+from anchorlib.diagnosis.sizes.digest_checks import DigestChecks
 from anchorlib.diagnosis.sizes.values import BLOCK, READ, regrouped
 from anchorlib.dtypes import DType
 from anchorlib.errors import StoreError, UnsupportedError

@@ -16,7 +16,7 @@ from anchorlib import dtypes
 from anchorlib.diagnosis.pairing import Alignment, packed, shared_codes, stored_values
 from anchorlib.diagnosis.sizes.blocks import PairBlock, measure_block, side_of
 from anchorlib.diagnosis.sizes.bounds import bounds
-from anchorlib.diagnosis.sizes.damage import damaged
+from anchorlib.diagnosis.sizes.digest_checks import damaged
 from anchorlib.diagnosis.sizes.measures import Damage, Measure, Measures
 from anchorlib.diagnosis.sizes.precision import observed_eps
 from anchorlib.diagnosis.sizes.ulps import max_ulp

@@ -2,9 +2,9 @@
 
 Python imports `sitecustomize` from PYTHONPATH when it starts. This file imports only modules that
 Python has loaded by then, so that a process that never imports torch pays next to nothing. After
-the import of torch, `anchorlib.launch.observe_trainers` is called. An interpreter without anchorlib
-writes one line, once, and its program runs unobserved. Another `sitecustomize` on the path is run
-as it would be without this one.
+the import of torch, `anchorlib.launch.observe_optimizers` is called. An interpreter without
+anchorlib writes one line, once, and its program runs unobserved. Another `sitecustomize` on the
+path is run as it would be without this one.
 
 Where ANCHOR_WATCH is set, without `anchor run`, Python executes the line in `anchorlib_watch.pth`
 when it starts, which runs this file under another name and calls `await_torch`.
@@ -81,14 +81,14 @@ def await_torch() -> None:
 
 def _observe() -> None:
     try:
-        from anchorlib.launch import observe_trainers
+        from anchorlib.launch import observe_optimizers
     except Exception as fault:  # noqa: BLE001  # whatever it is, it must not break `import torch`
         asked = [os.environ.pop(name, None) for name in (_REQUEST, _WATCH)]
         if any(asked):  # popped above, so that children of this process do not write the line again
             reason = f"{type(fault).__name__}: {fault}"
             _say(f"{sys.executable} cannot load anchorlib ({reason}): the program runs unobserved")
         return
-    observe_trainers()
+    observe_optimizers()
 
 
 def _say(text: str) -> None:

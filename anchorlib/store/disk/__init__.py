@@ -31,6 +31,7 @@ from anchorlib.store.disk.holding import (
 )
 from anchorlib.store.disk.lock import RankLock, holder, is_locked, lock_path
 from anchorlib.store.disk.moved_rank import RankDirectoryWatch
+from anchorlib.store.disk.node_writer import NodeWriter, sync_directory
 from anchorlib.store.disk.removal import (
     delete_aside,
     disk_bytes,
@@ -39,7 +40,6 @@ from anchorlib.store.disk.removal import (
     waiting_removals,
 )
 from anchorlib.store.disk.store_directory import check_writable, make_store, unmade_store
-from anchorlib.store.disk.tree import NodeWriter, sync_directory
 
 __all__ = [
     "MISFIT",

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from anchorlib.errors import AnchorError, StoreError
 from anchorlib.names import check_stored_run_name, escape
-from anchorlib.store.disk.tree import sync_directory
+from anchorlib.store.disk.node_writer import sync_directory
 from anchorlib.store.format import (
     encode,
     hidden,

@@ -21,7 +21,7 @@ from typing import Final
 
 from anchorlib.errors import StoreError
 from anchorlib.names import escape
-from anchorlib.store.disk.tree import sync_directory
+from anchorlib.store.disk.node_writer import sync_directory
 from anchorlib.store.format import hidden
 
 __all__ = ["delete_aside", "disk_bytes", "finish_removals", "put_aside", "waiting_removals"]

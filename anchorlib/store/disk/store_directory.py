@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from anchorlib.store.disk.full import NO_ROOM
-from anchorlib.store.disk.tree import NodeWriter, delete, sync_directory
+from anchorlib.store.disk.node_writer import NodeWriter, delete, sync_directory
 from anchorlib.store.format import hidden
 
 __all__ = ["check_writable", "make_store", "unmade_store"]

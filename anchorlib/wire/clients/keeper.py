@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from anchorlib.errors import OptionError, RunNotFoundError
 from anchorlib.wire.address import Address
-from anchorlib.wire.clients.asking import NotThereError, UnaryChannel
+from anchorlib.wire.clients.unary_channel import NotThereError, UnaryChannel
 from anchorlib.wire.connection import keep_call
 from anchorlib.wire.credentials import Credentials
 from anchorlib.wire.v1.collector_pb2 import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Self, TypeVar
 
 from anchorlib.wire.address import Address
-from anchorlib.wire.clients.asking import NotThereError, UnaryChannel
+from anchorlib.wire.clients.unary_channel import NotThereError, UnaryChannel
 from anchorlib.wire.connection import ReadCall, read_calls
 from anchorlib.wire.credentials import Credentials
 from anchorlib.wire.limits import READ_BYTES

@@ -8,7 +8,7 @@ from typing import Final
 from anchorlib.errors import CollectorError
 from anchorlib.names import escape
 from anchorlib.wire.address import Address
-from anchorlib.wire.connection.kinds import FailureKind, kind_of
+from anchorlib.wire.connection.failure_kinds import FailureKind, kind_of
 from anchorlib.wire.connection.loading import grpc
 
 __all__ = ["Failure", "failure"]

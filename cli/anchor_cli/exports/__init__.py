@@ -1,6 +1,6 @@
 """The writers of `anchor export`: for TensorBoard, Weights & Biases, MLflow and zarr."""
 
-from anchor_cli.exports.exported import ExportSource
+from anchor_cli.exports.export_source import ExportSource
 from anchor_cli.exports.hierarchy import write_zarr
 from anchor_cli.exports.mlflow import write_tracking
 from anchor_cli.exports.tensorboard import write_events

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchor_cli.exports.exported import ExportedPoints, ExportSource, Point
+from anchor_cli.exports.export_source import ExportedPoints, ExportSource, Point
 from anchor_cli.terminal import plain
 from anchorlib.errors import AnchorError, MissingExtraError, OptionError
 from anchorlib.names import escape

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchor_cli.exports.exported import ExportedPoints, ExportedVerdict, ExportSource, Point
+from anchor_cli.exports.export_source import ExportedPoints, ExportedVerdict, ExportSource, Point
 from anchor_cli.files import written_whole
 from anchorlib.errors import MissingExtraError, OptionError
 from anchorlib.names import escape

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchor_cli.exports.exported import ExportedPoints, ExportSource, Point
+from anchor_cli.exports.export_source import ExportedPoints, ExportSource, Point
 from anchorlib.errors import AnchorError, MissingExtraError, OptionError
 from anchorlib.names import escape
 

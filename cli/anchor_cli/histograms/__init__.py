@@ -3,7 +3,7 @@
 They are drawn as text, PNG or HTML.
 """
 
-from anchor_cli.histograms.answer import WRITERS, HistogramReport
+from anchor_cli.histograms.histogram_report import WRITERS, HistogramReport
 from anchor_cli.histograms.indexed import answer_of_index
 from anchor_cli.histograms.measured import NarrowFormat
 

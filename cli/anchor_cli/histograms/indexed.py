@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anchor_cli.arguments import Selection
-from anchor_cli.histograms.answer import HistogramReport
+from anchor_cli.histograms.histogram_report import HistogramReport
 from anchor_cli.histograms.measured import MeasuredHistogram, pooled
 from anchor_cli.records import named
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from anchor_server import Archiver, Archiving, archiving
-from anchor_server.tally import ArchiveTally
+from anchor_server.counters import ArchiveTally
 from anchorlib.archive import (
     Keep,
     archive_run,

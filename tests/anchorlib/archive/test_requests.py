@@ -12,7 +12,7 @@ import pytest
 import anchorlib
 from anchorlib.archive import archive_run, shelf_at
 from anchorlib.archive.index import put_index
-from anchorlib.diagnosis import beforehand
+from anchorlib.diagnosis import compare_digests
 from anchorlib.errors import DamagedError
 from anchorlib.reading import open_run
 from anchorlib.store import LocalLocation, Writer
@@ -170,7 +170,7 @@ def test_a_thousand_ranks_are_compared_by_their_digests(
         return whole(self, key, *part)
 
     monkeypatch.setattr(LocalLocation, "get", get)
-    known = beforehand(*(open_run(run, place) for run in ("run1", "run2")))
+    known = compare_digests(*(open_run(run, place) for run in ("run1", "run2")))
     assert known is not None
     assert known.line() == "ranks 0-1023, 1 differs (1023); first at step 2 (rank 1023)"
     digests = [one.name for one in place.glob("*/digests-*")]

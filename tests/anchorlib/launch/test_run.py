@@ -497,9 +497,9 @@ def test_no_variable_of_ours_is_left_for_programs_that_are_not_launched():
 
 def test_what_goes_wrong_in_looking_never_reaches_the_program(warm):
     broken = (
-        "import torch, anchorlib.launch.trainer as trainer\n"
+        "import torch, anchorlib.launch.auto_watcher as module\n"
         "def fails(*_): raise RuntimeError('of ours')\n"
-        "trainer.Trainer.constructed = trainer.Trainer.wrapped = fails\n"
+        "module.AutoWatcher.constructed = module.AutoWatcher.wrapped = fails\n"
     )
     program = warm.program(broken + PLAIN + "torch.compile(model, backend='eager')\n")
     done = warm.observed(program)

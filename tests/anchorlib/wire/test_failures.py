@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from anchorlib.wire.address import parse_address
+from anchorlib.wire.connection.failure_kinds import KIND_KEY, FailureKind, code_of
 from anchorlib.wire.connection.failures import failure
-from anchorlib.wire.connection.kinds import KIND_KEY, FailureKind, code_of
 
 ADDRESS = parse_address("grpc://127.0.0.1:50051")
 BROKEN = "Stream removed (Failed parsing HTTP/2 (frame of size 70000))"

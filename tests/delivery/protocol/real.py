@@ -12,13 +12,13 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from anchor_server.counters import CollectorCounters
 from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.limits import NO_LIMITS
 from anchor_server.rank_holders import RankHolders, RankLease
 from anchor_server.refusal_counts import Caller
-from anchor_server.roster import StreamEntry
 from anchor_server.stream import RankStream
-from anchor_server.tally import CollectorCounters
+from anchor_server.stream_registry import StreamEntry
 from anchor_server.tokens import ALL_RIGHTS, EVERY_RUN, Grant
 from anchorlib.block import block_of
 from anchorlib.errors import AnchorError, RunExistsError

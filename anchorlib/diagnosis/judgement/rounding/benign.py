@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib.diagnosis.judgement.rounding.bounds import TOLERANCE
 from anchorlib.diagnosis.judgement.rounding.decay import decayed_elsewhere
-from anchorlib.diagnosis.judgement.rounding.severity import TOLERANCE
 from anchorlib.diagnosis.judgement.rounding.sparse import stored_otherwise
 from anchorlib.diagnosis.judgement.rounding.unused import unused
 from anchorlib.diagnosis.pairing import Alignment, shared_codes

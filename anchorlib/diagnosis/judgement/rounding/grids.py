@@ -39,7 +39,7 @@ EPS32 = 2.0**-23
 ADDING = re.compile(r"^(Add|Sub|Rsub|Sum|Addmm)Backward\d*$")
 UNITS = 4.0
 """How many units two formulas may be apart, each of which rounds more than once: a unit is up to
-one eps of the terms, and `severity.TOLERANCE` is 8 of these."""
+one eps of the terms, and `bounds.TOLERANCE` is 8 of these."""
 ROOM = 64.0
 """How many eps of a number of size 1, or of the parents' elements, a unit may be."""
 SPREAD = 64.0

@@ -17,7 +17,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import UNMATCHED, Frontier, Overflows, Role
-from anchorlib.diagnosis.judgement.rounding.severity import rounding_bound
+from anchorlib.diagnosis.judgement.rounding.bounds import rounding_bound
 from anchorlib.diagnosis.judgement.rounding.shaken import steady_error
 from anchorlib.diagnosis.sizes import Measures, coarsest_formats
 
@@ -236,7 +236,7 @@ def _is_rounding(frontier: Frontier, measures: Measures, place: int) -> bool:
 
     Where computation goes on in bfloat16 after a float32 record, one rounding to bfloat16 is a
     thousand times as large as the errors before it. An error that is judged against another size
-    than the record's own (`Severity.note`) counts as rounding up to TIMES eps.
+    than the record's own (`RoundingBound.note`) counts as rounding up to TIMES eps.
     """
     row_a, row_b = _rows(frontier, measures, place)
     error = rounding_bound(frontier, row_a, row_b, measures.at(place))

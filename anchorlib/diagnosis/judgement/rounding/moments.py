@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Role
-from anchorlib.diagnosis.judgement.rounding.severity import TOLERANCE
+from anchorlib.diagnosis.judgement.rounding.bounds import TOLERANCE
 from anchorlib.diagnosis.judgement.series import series, values
 from anchorlib.diagnosis.sizes import Measures
 from anchorlib.errors import StoreError

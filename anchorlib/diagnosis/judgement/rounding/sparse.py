@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.judgement.rounding.severity import TOLERANCE
+from anchorlib.diagnosis.judgement.rounding.bounds import TOLERANCE
 from anchorlib.diagnosis.judgement.sparse_sums import INDICES, row_of_values, summed
 from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.errors import StoreError

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anchorlib.diagnosis.pairing.renaming.beginnings import beginnings
+from anchorlib.diagnosis.pairing.renaming.match_propagation import HOW, MatchPropagation
 from anchorlib.diagnosis.pairing.renaming.name_graph import NameGraph, graph_of
 from anchorlib.diagnosis.pairing.renaming.names import Naming
-from anchorlib.diagnosis.pairing.renaming.spreading import HOW, MatchPropagation
 from anchorlib.diagnosis.pairing.tables import Table
 
 __all__ = ["match_positions"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.pairing.tables.standing import NO_REPRESENTATIVES, Representatives
+from anchorlib.diagnosis.pairing.tables.representatives import NO_REPRESENTATIVES, Representatives
 from anchorlib.diagnosis.pairing.tables.stored import StoredValues
 from anchorlib.diagnosis.pairing.tables.table import State, Table, Tensor
 from anchorlib.names import is_operand_kind, select

@@ -9,7 +9,7 @@ import torch
 
 import anchorlib
 from anchorlib import All, Final, Summary
-from anchorlib.capture.recording.weighing import size_text
+from anchorlib.capture.recording.step_bytes import size_text
 from tests.recording import recording
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorlib.diagnosis.unread import first_parting
+from anchorlib.diagnosis.digest_comparison import first_parting
 from anchorlib.reading import open_run
 from anchorlib.record import Record
 from anchorlib.store.seal import RankDigests, rank_digests, read_digests

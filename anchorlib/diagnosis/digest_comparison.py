@@ -16,7 +16,7 @@ from anchorlib.peers import ranks_text
 from anchorlib.reading import Run
 from anchorlib.store import RankDigests
 
-__all__ = ["DigestComparison", "beforehand", "first_parting"]
+__all__ = ["DigestComparison", "compare_digests", "first_parting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class DigestComparison:
         return f"{line}; first at {where} ({ranks_text(there)})"
 
 
-def beforehand(a: Run, b: Run) -> DigestComparison | None:
+def compare_digests(a: Run, b: Run) -> DigestComparison | None:
     """Return what the digests show; None if fewer than two ranks have digests in both runs."""
     digests_a, digests_b = a.digests(), b.digests()
     common = sorted({*digests_a} & {*digests_b})

@@ -38,7 +38,7 @@ class ExternalCauses:
 
     Such a row is "starts_unequal" where it was unequal from its first record on, and "window_start"
     where the step before it was not recorded. A method that returns None says that the difference
-    need not come from outside: then the other questions of `Classes` decide, the size of the error
+    need not come from outside: then the other questions of `OriginClassifier` decide, the size of the error
     last.
     """
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchor_server.roster import PACE_SECONDS, StreamEntry, StreamRegistry
+from anchor_server.stream_registry import PACE_SECONDS, StreamEntry, StreamRegistry
 
 
 def at(patch: pytest.MonkeyPatch, seconds: float) -> None:
-    patch.setattr("anchor_server.roster.time.monotonic", lambda: seconds)
+    patch.setattr("anchor_server.stream_registry.time.monotonic", lambda: seconds)
 
 
 @given(st.lists(st.tuples(st.floats(0, 30), st.integers(1, 9)), max_size=40))

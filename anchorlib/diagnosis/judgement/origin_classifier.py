@@ -21,9 +21,9 @@ import numpy as np
 from anchorlib.diagnosis.causes import Frontier, Overflows, Role, Skips
 from anchorlib.diagnosis.judgement.changes import Changes, stepped_again, untrained_since
 from anchorlib.diagnosis.judgement.computed_rows import ComputedRows
+from anchorlib.diagnosis.judgement.external_causes import ExternalCauses
 from anchorlib.diagnosis.judgement.missing_records import MissingRecords
 from anchorlib.diagnosis.judgement.noise import Covering, Envelope
-from anchorlib.diagnosis.judgement.outside import ExternalCauses
 from anchorlib.diagnosis.sizes import Measure, Measures
 
 __all__ = ["BAD", "OriginClassifier"]

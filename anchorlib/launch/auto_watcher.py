@@ -1,4 +1,4 @@
-"""The trainer of this process: its session, and the models that its optimizers update.
+"""The watcher of this process: its session, and the models that its optimizers update.
 
 Until training begins, all models are watched anew whenever an optimizer is constructed: only then
 is it known how many models there are, what they are called, and which optimizer wraps which. Models
@@ -71,7 +71,7 @@ class AutoWatcher:
     def rests_in_children(self) -> bool:
         """Whether a session was opened.
 
-        If so, a forked child keeps this trainer, which does nothing in the child; if not, the child
+        If so, a forked child keeps this watcher, which does nothing in the child; if not, the child
         forgets it and may record models itself.
         """
         return self._session is not None
@@ -127,9 +127,9 @@ class AutoWatcher:
                     self._watch_anew(session)
 
     def _is_ours(self) -> bool:
-        """Return whether no session but this trainer's is active; otherwise stop this trainer.
+        """Return whether no session but this watcher's is active; otherwise stop this watcher.
 
-        The trainer also stops, and False is returned, where its session was closed by other code.
+        The watcher also stops, and False is returned, where its session was closed by other code.
         """
         active = active_session()
         if active is self._session:
@@ -302,7 +302,7 @@ class AutoWatcher:
     # -- the end
 
     def end(self) -> None:
-        """Close the trainer's session, if it is still open, and write where the run is."""
+        """Close the watcher's session, if it is still open, and write where the run is."""
         if self._session is not None and not self._over and active_session() is self._session:
             self.tell_unknown()
             end_session(self._session, self._request.store)

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import anchorlib
 from anchorlib.archive import archive_run, shelf_at
 from anchorlib.archive.index import put_index
-from anchorlib.diagnosis import Comparison, beforehand
+from anchorlib.diagnosis import Comparison, compare_digests
 from anchorlib.reading import open_run
 from anchorlib.record import Record
 from anchorlib.store import RUN_INDEX, RankReader, RunReader, Writer
@@ -164,7 +164,7 @@ def test_of_equal_ranks_one_is_opened_and_the_answer_is_that_of_all(
     place: Path, differing: tuple[int, ...], read: set[int], line: str
 ) -> None:
     archived(place.parent, "run2", flip(*differing))
-    known = beforehand(*(open_run(run, place) for run in ("run1", "run2")))
+    known = compare_digests(*(open_run(run, place) for run in ("run1", "run2")))
     assert known is not None
     assert known.line() == line
     seen, said = told(place, "run1", "run2")

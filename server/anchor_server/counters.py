@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from anchor_server.roster import StreamRegistry
+from anchor_server.stream_registry import StreamRegistry
 
 __all__ = ["SECONDS", "ArchiveTally", "CollectorCounters"]
 
