@@ -1,7 +1,7 @@
 """Decorators that tell dynamo, the tracer of torch.compile, how to treat functions of ours.
 
 dynamo traces an anchor where compiled code inlines it. An anchor may also run outside compiled code
-(after a graph break, or in a function that dynamo gave up on). Without `natively`, dynamo would
+(after a graph break, or in a function that dynamo gave up on). Without `skip_frames`, dynamo would
 compile such an anchor as a small graph, once for each name.
 """
 
@@ -12,16 +12,16 @@ from typing import ParamSpec, TypeVar
 
 from anchorlib.torch_private import CAN_SKIP, mark_constant, mark_disabled, skip_frames_of
 
-__all__ = ["IS_TOLD", "constant", "natively", "never_traced"]
+__all__ = ["IS_TOLD", "assume_constant", "never_traced", "skip_frames"]
 
 IS_TOLD = CAN_SKIP
-"""Whether dynamo can be told to leave a function alone: if not, `natively` does nothing."""
+"""Whether dynamo can be told to leave a function alone: if not, `skip_frames` does nothing."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def natively(function: Callable[P, R]) -> Callable[P, R]:
+def skip_frames(function: Callable[P, R]) -> Callable[P, R]:
     """Have dynamo run `function` and its callees as plain Python where it does not inline them.
 
     Returns `function`, to be used as a decorator.
@@ -36,10 +36,10 @@ def never_traced(function: Callable[P, R]) -> Callable[P, R]:
     Returns `function`, to be used as a decorator.
     """
     mark_disabled(function)
-    return natively(function)
+    return skip_frames(function)
 
 
-def constant(function: Callable[P, R]) -> Callable[P, R]:
+def assume_constant(function: Callable[P, R]) -> Callable[P, R]:
     """Have dynamo run `function` while it traces, and make the result a constant in the graph.
 
     Returns `function`, to be used as a decorator.

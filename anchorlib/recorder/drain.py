@@ -99,7 +99,7 @@ class Drain:
         """
         ring, sink, losses = self._ring, self._sink, self._losses
         losses.records = max(0, ring[Word.LOST] - sink.lost) + lost
-        losses.bare = max(0, ring[Word.BARE] - (sink.dropped - sink.lost))
+        losses.summary_only = max(0, ring[Word.SUMMARY_ONLY] - (sink.dropped - sink.lost))
         losses.nbytes = max(0, ring[Word.LOST_BYTES] - sink.dropped_bytes)
 
     def revoke(self) -> None:
@@ -282,8 +282,8 @@ class Drain:
             return
         self._stored += len(block)
         self._own += len(block) - skipped
-        bare = heads["flags"] >> KIND_SHIFT == SlotKind.BARE
-        for series, step, nbytes in self._slots.named(heads[bare]):
+        summary_only = heads["flags"] >> KIND_SHIFT == SlotKind.SUMMARY_ONLY
+        for series, step, nbytes in self._slots.named(heads[summary_only]):
             if nbytes:
                 self._losses.lose_values(series, step, nbytes)
 
@@ -324,7 +324,7 @@ class Drain:
         """Update the counters in the ring, which the trainer reads."""
         ring, sink, losses = self._ring, self._sink, self._losses
         ring[Word.LOST] = losses.records + sink.lost
-        ring[Word.BARE] = losses.bare + sink.dropped - sink.lost
+        ring[Word.SUMMARY_ONLY] = losses.summary_only + sink.dropped - sink.lost
         ring[Word.LOST_BYTES] = losses.nbytes + sink.dropped_bytes
         ring[Word.GAPS] = self._statements.gaps + sink.own_gaps
         ring[Word.WAITING] = sink.waiting

@@ -31,20 +31,23 @@ class Request:
     number: the request's identity, which its answer repeats.
     after: how many slots (records and statements) of the ring have to be in the sink before the
         request is carried out.
-    timeout: seconds that it may take from `made` (monotonic time) on; None: as long as it takes.
+    timeout: seconds that it may take from `created_at` (monotonic time) on; None: as long as it
+        takes.
     """
 
     what: Literal["flush", "close"]
     number: int
     after: int
     timeout: float | None
-    made: float
+    created_at: float
 
     @property
     def left(self) -> float | None:
         """Seconds until this request times out, at least 0; None if it has no timeout."""
         return (
-            None if self.timeout is None else max(0.0, self.made + self.timeout - time.monotonic())
+            None
+            if self.timeout is None
+            else max(0.0, self.created_at + self.timeout - time.monotonic())
         )
 
 

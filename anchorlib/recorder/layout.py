@@ -71,8 +71,8 @@ class Word(IntEnum):
     MARKS = 5  # two marks, see `Mark`
     RECORDS = 19  # records that have left the ring
     LOST = 20  # records that the drain or the sink lost
-    BARE = 21  # records kept without their values
-    LOST_BYTES = 22  # bytes of the values of lost and bare records
+    SUMMARY_ONLY = 21  # records kept without their values
+    LOST_BYTES = 22  # bytes of the values of lost records and of those kept as summaries
     GAPS = 23  # gaps, counted by series and reason
     WAITING = 24  # records that the sink has taken and not yet delivered
     RETRIES = 25  # how often the sink tried a delivery again
@@ -100,7 +100,7 @@ class SlotKind(IntEnum):
     """What a slot of the ring describes: a record, stored in one of three ways, or a JSON text."""
 
     VALUES = 0  # a record
-    BARE = 1  # a record whose values are dropped once they are summarised
+    SUMMARY_ONLY = 1  # a record whose values are dropped once they are summarised
     OUTSIDE = 2  # a record whose values lie in memory outside the ring
     STATEMENT = 3  # no record: a definition or a statement, as JSON
 

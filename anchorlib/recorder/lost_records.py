@@ -26,14 +26,14 @@ class LostRecords:
     statements: the collection to which a gap is added for each loss. warn: called with the text of
         a warning, to log it.
 
-    records: how many records are lost, so that not even a summary is kept. bare: how many are kept
-        without their values, with a summary alone.
+    records: how many records are lost, so that not even a summary is kept. summary_only: how many
+        are kept without their values, with a summary alone.
 
     nbytes: the bytes of the lost values that `lose`, `lose_by` and `lose_values` have counted.
     """
 
     def __init__(self, statements: PendingStatements, warn: Callable[[str], None]) -> None:
-        self.records = self.bare = self.nbytes = 0
+        self.records = self.summary_only = self.nbytes = 0
         self._statements = statements
         self._warn = warn
         self._logged: set[str] = set()
@@ -77,7 +77,7 @@ class LostRecords:
 
         nbytes: the bytes of its values, which are dropped. The loss is stated as a gap.
         """
-        self.bare += 1
+        self.summary_only += 1
         self._count(series, step, nbytes, _NO_VALUES)
 
     def warn_once(self, key: str, message: str) -> None:

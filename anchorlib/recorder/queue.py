@@ -274,7 +274,7 @@ class RecordQueue:
     @property
     def dropped(self) -> int:
         """How many records were lost, or kept without their values."""
-        return self.lost + self._ring[Word.BARE]
+        return self.lost + self._ring[Word.SUMMARY_ONLY]
 
     @property
     def dropped_bytes(self) -> int:

@@ -183,7 +183,7 @@ class RecordPlacer:
             self.put(*put)
         else:
             self._warn_full(put)
-            self._put_bare(put)
+            self._put_summary_only(put)
 
     def _is_outside(self, put: _Put) -> bool:
         """Return whether a record is larger than all the room that the ring has for values."""
@@ -231,7 +231,7 @@ class RecordPlacer:
         with self._producer:
             self._publish_now(put, number, address, SlotKind.OUTSIDE, owner)
 
-    def _put_bare(self, put: _Put) -> None:
+    def _put_summary_only(self, put: _Put) -> None:
         """Place a record of which only the summary is to be stored, or count it as lost.
 
         It goes into the reserved room. Its values stay in the ring until the drain has computed the
@@ -242,7 +242,7 @@ class RecordPlacer:
             if pos < 0:
                 self._lose(put, _FULL)
                 return
-            self._publish_now(put, pos, producer.address(pos), SlotKind.BARE)
+            self._publish_now(put, pos, producer.address(pos), SlotKind.SUMMARY_ONLY)
 
     def _publish_now(
         self, put: _Put, pos: int, address: int, kind: SlotKind, owner: object = None

@@ -58,7 +58,7 @@ class SlotRecords:
         layout, stream = heads["layout"].astype(np.int64), heads["stream"]
         figures = figures_of(values, layout, definitions.counted)
         kept = definitions.keeps[stream]
-        kept &= heads["flags"] >> KIND_SHIFT != SlotKind.BARE
+        kept &= heads["flags"] >> KIND_SHIFT != SlotKind.SUMMARY_ONLY
         return RowBlock(
             definitions.tables,
             {

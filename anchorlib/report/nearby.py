@@ -27,10 +27,10 @@ def nearby_values(
 ) -> list[dict[str, Any]]:
     """Return the elements within RADIUS of the worst one, for the cells that matter most.
 
-    Each dict describes one cell, with the keys that `ComparisonView.nearby` lists; elements are in C
-    order. The `wanted` cells come first; the others follow, the largest error first, as far as the
-    budget allows. A cell is left out if a run did not keep the values, or if it is not known which
-    element is the worst.
+    Each dict describes one cell, with the keys that `ComparisonView.nearby` lists; elements are in
+    C order. The `wanted` cells come first; the others follow, the largest error first, as far as
+    the budget allows. A cell is left out if a run did not keep the values, or if it is not known
+    which element is the worst.
 
     cells, pairs: the cells (line and column of the page) that differ, and the worst pair of each.
     wanted: the cells of the first divergence and of the origins (where differences begin).

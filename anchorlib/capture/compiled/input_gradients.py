@@ -14,13 +14,13 @@ import torch
 
 from anchorlib.capture.compiled import anchor_operators
 from anchorlib.capture.compiled.programs import AnchorReference
-from anchorlib.capture.dynamo_marks import natively
+from anchorlib.capture.dynamo_marks import skip_frames
 from anchorlib.torch_private import current_node, hooks_of, leaf_of
 
 __all__ = ["leaf_hook", "remove_older_copies", "see_input"]
 
 
-@natively
+@skip_frames
 def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -> torch.Tensor:
     """Observe the gradient `g` of a leaf, and return it.
 
@@ -39,7 +39,7 @@ def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -
     return g
 
 
-@natively
+@skip_frames
 def see_input(g: torch.Tensor | None, name: str, modes: str) -> None:
     """Report to the session's observer what a hook on a non-leaf input of compiled code was given.
 

@@ -15,7 +15,7 @@ from anchorlib.capture.compiled.anchors import follow
 from anchorlib.capture.compiled.executions import in_backward
 from anchorlib.capture.compiled.input_gradients import remove_older_copies
 from anchorlib.capture.compiled.kept_operators import define
-from anchorlib.capture.dynamo_marks import constant, natively
+from anchorlib.capture.dynamo_marks import assume_constant, skip_frames
 from anchorlib.errors import AnchorError
 from anchorlib.torch_private import graph_task
 
@@ -67,7 +67,7 @@ def print_compiled(x: torch.Tensor, title: str, print_gradient: bool, form: Prin
         follow(x, show)
 
 
-@constant
+@assume_constant
 def _spelled(form: PrintFormat, other: str) -> tuple[str, int, tuple[str, str] | None]:
     if other:
         return "", 0, ("NotATensorError", traced_constants.not_a_tensor("print_tensor", other))
@@ -78,7 +78,7 @@ def _spelled(form: PrintFormat, other: str) -> tuple[str, int, tuple[str, str] |
     return json.dumps(form), next(_sites), None
 
 
-@natively
+@skip_frames
 def _leaf_hook(g: torch.Tensor, title: str, spelled: str, wanted: bool) -> torch.Tensor:  # noqa: FBT001
     if torch.compiler.is_compiling():  # by compiled autograd
         if wanted:

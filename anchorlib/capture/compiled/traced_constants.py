@@ -1,7 +1,8 @@
 """Functions whose results dynamo puts into the graph as constants.
 
-Each function here that is marked `constant` runs as plain Python when dynamo traces the call, once
-for each place in the code, and adds what it learns to the graph's program (see `programs`).
+Each function here that is marked `assume_constant` runs as plain Python when dynamo traces the
+call, once for each place in the code, and adds what it learns to the graph's program (see
+`programs`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from anchorlib.capture.compiled.programs import (
     enclosing,
     traced_in_backward,
 )
-from anchorlib.capture.dynamo_marks import constant
+from anchorlib.capture.dynamo_marks import assume_constant
 from anchorlib.capture.headers import autocast
 from anchorlib.errors import AnchorError, NotATensorError, UnsupportedError
 from anchorlib.modes import ModeSpec, parse_modes
@@ -58,7 +59,7 @@ class MadeMode:
     """
 
 
-@constant
+@assume_constant
 def place_anchor(
     name: Any,
     described: Any,
@@ -89,7 +90,7 @@ def place_anchor(
     return _placed(name, modes, gradients), None
 
 
-@constant
+@assume_constant
 def chosen(watch: int, name: str) -> tuple[bool, bool]:
     """Return whether the value, and whether the gradient of `name` is recorded in a watched model.
 
@@ -101,7 +102,7 @@ def chosen(watch: int, name: str) -> tuple[bool, bool]:
     return (False, False) if watched is None else watched.wants(name)
 
 
-@constant
+@assume_constant
 def place_watched(name: str, watch: int, gradients: bool) -> AnchorFields:  # noqa: FBT001
     """Add a watched tensor to the program (list of anchors) of the graph that is being traced.
 
@@ -112,7 +113,7 @@ def place_watched(name: str, watch: int, gradients: bool) -> AnchorFields:  # no
     return _placed(name, f"watch:{watch}", gradients)
 
 
-@constant
+@assume_constant
 def followed(site: int = -1) -> bool:
     """Return whether a hook on an intermediate tensor would be traced into the backward graph here.
 
@@ -125,7 +126,7 @@ def followed(site: int = -1) -> bool:
     return not operator
 
 
-@constant
+@assume_constant
 def enter(watch: int, training: bool, gradients: bool) -> AnchorFields:  # noqa: FBT001
     """Add to the graph's program (list of anchors) that a watched model's forward begins.
 
@@ -137,7 +138,7 @@ def enter(watch: int, training: bool, gradients: bool) -> AnchorFields:  # noqa:
     return "", "", program.number, program.add(Enter(watch, training, gradients))
 
 
-@constant
+@assume_constant
 def leave(watch: int) -> AnchorFields:
     """Add to the graph's program (list of anchors) that a watched model's forward has ended.
 
@@ -148,7 +149,7 @@ def leave(watch: int) -> AnchorFields:
     return "", "", program.number, program.add(Leave(watch))
 
 
-@constant
+@assume_constant
 def add_phase(name: Any) -> tuple[str, str] | None:
     """Add to the graph's program (list of anchors) that the phase `name` begins.
 
@@ -163,7 +164,7 @@ def add_phase(name: Any) -> tuple[str, str] | None:
     return None
 
 
-@constant
+@assume_constant
 def count_skipped(name: str, reason: str) -> None:
     """Count that code being traced does not record the value of `name`; `reason` says why."""
     observer = anchor_operators.current()
@@ -171,7 +172,7 @@ def count_skipped(name: str, reason: str) -> None:
         observer.skip(name, "value", reason)
 
 
-@constant
+@assume_constant
 def hide_compiled_autograd() -> bool:
     """Hide compiled autograd from dynamo while a hook is registered; return whether it was on.
 
@@ -181,7 +182,7 @@ def hide_compiled_autograd() -> bool:
     return torch_private.hide_compiled_autograd()
 
 
-@constant
+@assume_constant
 def show_compiled_autograd(hidden: bool) -> None:  # noqa: FBT001
     """Undo `hide_compiled_autograd`, if it hid anything; hidden: what it returned."""
     if hidden:

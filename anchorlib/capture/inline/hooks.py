@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from anchorlib.capture import compiled
-from anchorlib.capture.dynamo_marks import natively
+from anchorlib.capture.dynamo_marks import skip_frames
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.recording import NEW, QUIET, NameStreams, Stream
 from anchorlib.capture.tensors import stands_for_a_tensor
@@ -39,7 +39,7 @@ _anchors: Anchors | None = None
 _start: Callable[[], None] | None = None
 
 
-@natively
+@skip_frames
 def anchor(
     x: torch.Tensor, name: str, mode: ModeSpec | None = None, *, grad: bool = True
 ) -> torch.Tensor:

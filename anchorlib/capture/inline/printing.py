@@ -15,7 +15,7 @@ from anchorlib.capture.compiled import (
     print_compiled,
 )
 from anchorlib.capture.counting import recomputing
-from anchorlib.capture.dynamo_marks import natively, never_traced
+from anchorlib.capture.dynamo_marks import never_traced, skip_frames
 from anchorlib.capture.inline.array_text import PrintFormat, format_edges
 from anchorlib.capture.tensors import (
     is_plain,
@@ -35,7 +35,7 @@ __all__ = ["print_tensor"]
 _UNTITLED = "Tensor"
 
 
-@natively
+@skip_frames
 def print_tensor(  # noqa: PLR0913  # the arguments of PopTorch's ipu_print_tensor, in its order
     x: torch.Tensor,
     title: str = "",

@@ -9,7 +9,7 @@ from weakref import ref
 import torch
 from torch import nn
 
-from anchorlib.capture.dynamo_marks import natively, never_traced
+from anchorlib.capture.dynamo_marks import never_traced, skip_frames
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.own_hooks import OwnHook
 from anchorlib.capture.recording import NameStreams
@@ -29,7 +29,7 @@ class ModuleHook(OwnHook):
         self._module = ref(module)
         self._act = act
 
-    @natively
+    @skip_frames
     def __call__(self, module: nn.Module, *arguments: Any) -> None:
         """Call the hook's function if `module` is the watched one."""
         if self._module() is module:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from anchorlib.capture.dynamo_marks import IS_TOLD, natively
+from anchorlib.capture.dynamo_marks import IS_TOLD, skip_frames
 from anchorlib.capture.tracing.arguments import Arguments, tensors_in
 from anchorlib.capture.tracing.code_places import OURS, place_of
 from anchorlib.capture.tracing.graph_reader import GraphKey
@@ -100,8 +100,8 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # `natively` below keeps dynamo out, without importing dynamo and asking it at every call.
-        return not IS_TOLD
+        # `skip_frames` below keeps dynamo out, without importing dynamo and asking it at every
+        call. return not IS_TOLD
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -276,4 +276,4 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
                 state.names.own(key, owned)
 
 
-natively(OpMode.__torch_dispatch__)
+skip_frames(OpMode.__torch_dispatch__)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import fx
 
-from anchorlib.capture.dynamo_marks import natively
+from anchorlib.capture.dynamo_marks import skip_frames
 from anchorlib.capture.tracing.compiler_graphs import CompilerGraph, read_graph
 from anchorlib.capture.tracing.import_callbacks import ImportCallbacks
 from anchorlib.capture.tracing.log_listener import LogListener
@@ -213,7 +213,7 @@ class GraphReader:
             return
         call = compiled.__call__
 
-        @natively
+        @skip_frames
         def __call__(graph: Any, inputs: Any) -> Any:  # noqa: N807
             settings = getattr(graph, "fx_kwargs", None) or {}
             key = GraphKey(settings.get("graph_id", -1), bool(settings.get("is_backward")))

@@ -42,13 +42,13 @@ class Frontier:
         later records: then a row that differs is 0 here.
     role: the `Role` of each row that differs.
     explained: whether another recorded difference explains a row that differs.
-    lacking: whether the row's ancestry is incomplete.
-    parameter_lacking: whether parameters are all that A's records of the row's step lack of the
-        row's ancestry.
-    orphaned: whether a parent in the row's own step was recorded in A alone.
-    opening: whether records just before the row's block are missing. That is so where the row's
-        step lacks its first pass, and where the step before was not recorded in both runs (step 0
-        needs no step before it).
+    ancestry_incomplete: whether the row's ancestry is incomplete.
+    only_parameters_missing: whether parameters are all that A's records of the row's step lack of
+        the row's ancestry.
+    parent_only_in_a: whether a parent in the row's own step was recorded in A alone.
+    predecessor_missing: whether records just before the row's block are missing. That is so where
+        the row's step lacks its first pass, and where the step before was not recorded in both runs
+        (step 0 needs no step before it).
     unfollowed: whether the row is a value that a module computed without gradients.
     first_order: the row's order of execution; where its tensor was recorded under another name
         before, the order of that first record.
@@ -67,10 +67,10 @@ class Frontier:
     carried: Array
     role: Array
     explained: Array
-    lacking: Array
-    parameter_lacking: Array
-    orphaned: Array
-    opening: Array
+    ancestry_incomplete: Array
+    only_parameters_missing: Array
+    parent_only_in_a: Array
+    predecessor_missing: Array
     unfollowed: Array
     first_order: Array
     block_of: Array
@@ -169,10 +169,10 @@ def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Front
         carried=carried(alignment, status),
         role=np.zeros(len(a), np.uint8),
         explained=np.zeros(len(a), bool),
-        lacking=np.zeros(len(a), bool),
-        parameter_lacking=np.zeros(len(a), bool),
-        orphaned=np.zeros(len(a), bool),
-        opening=np.zeros(len(a), bool),
+        ancestry_incomplete=np.zeros(len(a), bool),
+        only_parameters_missing=np.zeros(len(a), bool),
+        parent_only_in_a=np.zeros(len(a), bool),
+        predecessor_missing=np.zeros(len(a), bool),
         unfollowed=np.zeros(len(a), bool),
         first_order=a.order.copy(),
         block_of=block_of,
@@ -202,7 +202,7 @@ def _begin(front: Frontier) -> None:
     for of_rank in np.split(rows, np.flatnonzero(np.diff(ranks)) + 1) if len(rows) else ():
         first = of_rank[a.step[of_rank] == a.step[of_rank[0]]]
         if front.explained[first].all():
-            lacking = first[front.lacking[first]]
+            lacking = first[front.ancestry_incomplete[first]]
             front.explained[(lacking if len(lacking) else first)[0]] = False
 
 
@@ -259,7 +259,8 @@ def _trains(table: Any, phase: int) -> bool:
 def _inside(front: Frontier, layout: StepLayout, of_layout: Array) -> None:
     """Judge the rows of a layout's blocks by the parents that lie in the rows' own step.
 
-    Fills `explained`, `lacking`, `orphaned` and other columns of `front`, for all blocks at once.
+    Fills `explained`, `ancestry_incomplete`, `parent_only_in_a` and other columns of `front`, for
+    all blocks at once.
     """
     size = len(layout.keys)
     children, first = np.unique(layout.child, return_index=True)
@@ -268,8 +269,8 @@ def _inside(front: Frontier, layout: StepLayout, of_layout: Array) -> None:
         blocks = of_layout[start : start + chunk]
         rows = front.blocks.rows[front.blocks.starts[blocks][:, None] + np.arange(size)]
         front.role[rows] = layout.role
-        front.lacking[rows] = layout.lacking
-        front.parameter_lacking[rows] = layout.parameter_lacking
+        front.ancestry_incomplete[rows] = layout.lacking
+        front.only_parameters_missing[rows] = layout.parameter_lacking
         front.unfollowed[rows] = layout.unfollowed
         if not len(children):
             continue
@@ -278,8 +279,8 @@ def _inside(front: Frontier, layout: StepLayout, of_layout: Array) -> None:
         differs = np.logical_or.reduceat(parents == DIFFERS, first, axis=1)
         unknown = np.logical_or.reduceat(parents == UNMATCHED, first, axis=1)
         front.explained[rows[:, children]] |= differs
-        front.lacking[rows[:, children]] |= unknown
-        front.orphaned[rows[:, children]] |= unknown
+        front.ancestry_incomplete[rows[:, children]] |= unknown
+        front.parent_only_in_a[rows[:, children]] |= unknown
 
 
 def _parents(front: Frontier, rows: Array, layout: StepLayout) -> Array:
@@ -308,11 +309,11 @@ def _hand_on(first_order: Array, rows: Array, layout: StepLayout) -> None:
 
 
 def _across(front: Frontier, layout: StepLayout, of_layout: Array) -> None:
-    """Judge rows by their parents in other steps and phases, and mark rows as `opening`.
+    """Judge rows by their parents in other steps and phases; set `predecessor_missing`.
 
-    Fills `explained` and `lacking` of `front` (see `_away`). Rows are marked where the step before
-    was not recorded in both runs (except in step 0), and where the records of a step begin after
-    its first pass.
+    Fills `explained` and `ancestry_incomplete` of `front` (see `_away`). Rows are marked where the
+    step before was not recorded in both runs (except in step 0), and where the records of a step
+    begin after its first pass.
     """
     blocks = front.blocks
     steps = blocks.step[of_layout]
@@ -320,7 +321,7 @@ def _across(front: Frontier, layout: StepLayout, of_layout: Array) -> None:
     before = np.where(front.shared[np.maximum(before, 0)], before, -1)
     late = min(key[2] for key in layout.keys) > 0
     for block in of_layout if late else of_layout[(before < 0) & (steps > 0)]:
-        front.opening[blocks.rows_of(block)] = True
+        front.predecessor_missing[blocks.rows_of(block)] = True
     for (steps_back, phase), links in layout.away.items():
         if phase and phase not in front.alignment.a.phases:
             continue
@@ -335,8 +336,8 @@ def _across(front: Frontier, layout: StepLayout, of_layout: Array) -> None:
 def _away(front: Frontier, links: list[Any], children: Array, target: Array) -> None:
     """Judge children that lie in blocks of one layout, by parents in blocks of another layout.
 
-    A child is marked in `front` as `explained` where its parent differs, and as `lacking` where its
-    parent has no record in A or no partner in B.
+    A child is marked in `front` as `explained` where its parent differs, and as
+    `ancestry_incomplete` where its parent has no record in A or no partner in B.
     links: from these children to their parents. children: the blocks of the children. target: for
         each of them the block of its parents, all of one layout.
     """
@@ -354,11 +355,11 @@ def _away(front: Frontier, links: list[Any], children: Array, target: Array) -> 
         places = [there[key] for k in passes if (key := (name, kind, k, call)) in there]
         child = blocks.rows[blocks.starts[children] + link.child]
         if not places:
-            front.lacking[child] = True
+            front.ancestry_incomplete[child] = True
             continue
         status = front.carried[blocks.rows[blocks.starts[target] + places[0]]]
         front.explained[child] |= status == DIFFERS
-        front.lacking[child] |= status == UNMATCHED
+        front.ancestry_incomplete[child] |= status == UNMATCHED
 
 
 def _copies(front: Frontier) -> None:
@@ -388,9 +389,9 @@ def _scopes(front: Frontier) -> None:
         which = numbers == number
         scope[which] = front.layouts[number].scope[front.place_of[rows[which]]]
     # A parent without a partner may have differed, and so may any record before it.
-    orphaned = front.lacking[rows] & (front.role[rows] == Role.COMPUTED)
+    orphaned = front.ancestry_incomplete[rows] & (front.role[rows] == Role.COMPUTED)
     orphaned &= (scope & np.uint8(CauseScope.STEPS | CauseScope.EARLIER)) == 0
-    orphaned |= front.orphaned[rows] & (front.role[rows] == Role.COMPUTED)
+    orphaned |= front.parent_only_in_a[rows] & (front.role[rows] == Role.COMPUTED)
     scope[orphaned] |= np.uint8(CauseScope.EARLIER)
     differs = front.carried == DIFFERS
     reach = Reach(front.alignment.a, differs, front.role, front.first_order, front.unfollowed)

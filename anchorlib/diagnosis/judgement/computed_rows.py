@@ -195,7 +195,7 @@ class ComputedRows:
         """
         if self.changes.other_settings(row) or self.changes.other_number(row):
             return True
-        lacking = bool(self.frontier.parameter_lacking[row])
+        lacking = bool(self.frontier.only_parameters_missing[row])
         if lacking and self.frontier.alignment.a.step[row] > self._parted_since:
             return True
         return self.changes.other_factor(row) and not seeds_differ(self.frontier, row)
@@ -213,7 +213,7 @@ class ComputedRows:
         front = self.frontier
         unrelated = measure.cosine_distance >= UNRELATED
         untracked, seeds = bool(front.ancestry(row).untracked), seeds_differ(self.frontier, row)
-        parameters = bool(front.parameter_lacking[row])
+        parameters = bool(front.only_parameters_missing[row])
         data = (untracked or parameters) and not recorded_before(self.frontier, row, Role.INPUT)
         data = data and not self._made_of_equal_data(row)
         unknown = " and ".join(["parameters"] * parameters + ["data"] * data)

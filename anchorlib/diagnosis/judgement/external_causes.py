@@ -38,7 +38,8 @@ class ExternalCauses:
 
     Such a row is "starts_unequal" where it was unequal from its first record on, and "window_start"
     where the step before it was not recorded. A method that returns None says that the difference
-    need not come from outside: then the other questions of `OriginClassifier` decide, the size of the error
+    need not come from outside: then the other questions of `OriginClassifier` decide, the size of
+        the error
     last.
     """
 
@@ -126,7 +127,7 @@ class ExternalCauses:
 
         None if the size of the error decides.
         """
-        if self.frontier.opening[row]:
+        if self.frontier.predecessor_missing[row]:
             return self._opening(row)
         if recorded_before(self.frontier, row, Role.COMPUTED):
             return None
@@ -202,9 +203,9 @@ class ExternalCauses:
         """
         front = self.frontier
         before, step = self._equal_before(row), int(front.alignment.a.step[row])
-        if before is not None and before >= step - 1 and front.opening[row]:
+        if before is not None and before >= step - 1 and front.predecessor_missing[row]:
             return None  # an evaluation, which has no step before it; the training recorded one
-        if front.opening[row]:
+        if front.predecessor_missing[row]:
             return self._opening(row)
         if front.alignment.a.step[row] == 0:
             return "starts_unequal", "parameters differ before the first step"

@@ -233,7 +233,8 @@ class Judge:
             why=reason(front, segment, measure, note, changed, outside=outside),
             amongst=segment.amongst,
             where=self._where(pair),
-            orphaned=bool(front.orphaned[row]) or bool(self.changes.calls.made_of_alone(row)),
+            orphaned=bool(front.parent_only_in_a[row])
+            or bool(self.changes.calls.made_of_alone(row)),
             changed=changed,
             ops_a=tuple(op.name for op in ops[0]),
             ops_b=tuple(op.name for op in ops[1]),

@@ -60,7 +60,7 @@ class MissingRecords:
         observations.
         """
         front = self.frontier
-        if front.lacking[row] and front.opening[row]:
+        if front.ancestry_incomplete[row] and front.predecessor_missing[row]:
             return True
         a = front.alignment.a
         mode = a.tensors[a.tensor[row]].mode
@@ -74,7 +74,7 @@ class MissingRecords:
         backward did not reach a value, and where the runs have different passes in the step.
         """
         front = self.frontier
-        if front.role[row] != Role.OPTIMIZER or not front.orphaned[row]:
+        if front.role[row] != Role.OPTIMIZER or not front.parent_only_in_a[row]:
             return False
         kind = front.alignment.a.tensors[front.alignment.a.tensor[row]].kind
         if kind in ("grad", "pass_grad") and unreached(front, row):

@@ -64,7 +64,7 @@ def reason(
     explained = any(map(STEPPING.search, (note, *changed))) or bool(
         stepped_again(frontier, row) or untrained(frontier, row)
     )
-    if frontier.lacking[row] and not (segment.ops or note or explained):
+    if frontier.ancestry_incomplete[row] and not (segment.ops or note or explained):
         parts.append("how it was made was not recorded")
     parts += [] if explained else _stretch(segment)
     if row in frontier.copies:

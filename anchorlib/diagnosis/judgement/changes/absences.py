@@ -101,7 +101,7 @@ def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
     clauses.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
-    if not frontier.orphaned[row]:
+    if not frontier.parent_only_in_a[row]:
         return []
     step = int(a.step[row])
     here = alignment.only_a[a.step[alignment.only_a] == step]

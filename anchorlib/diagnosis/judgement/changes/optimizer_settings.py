@@ -37,7 +37,7 @@ class OptimizerSettings:
         tensor = alignment.a.tensors[alignment.a.tensor[row]]
         updated = tensor.kind in ("updated", "delta") or tensor.kind.startswith("opt.")
         parameter = (
-            self.frontier.role[row] == Role.PARAMETER or self.frontier.parameter_lacking[row]
+            self.frontier.role[row] == Role.PARAMETER or self.frontier.only_parameters_missing[row]
         )
         shown = bool(parameter and (alignment.a.step[row] or alignment.a.pass_index[row]))
         if not updated and not shown:

@@ -215,7 +215,10 @@ def _random(pairs: Alignment) -> set[tuple[str, str]]:
     """
     front = frontier(pairs)
     rows = front.origins
-    rows = rows[np.isin(front.role[rows], (Role.COMPUTED, Role.OPTIMIZER)) & ~front.lacking[rows]]
+    rows = rows[
+        np.isin(front.role[rows], (Role.COMPUTED, Role.OPTIMIZER))
+        & ~front.ancestry_incomplete[rows]
+    ]
     tensors = (pairs.a.tensors[number] for number in np.unique(pairs.a.tensor[rows]).tolist())
     return {(tensor.name, tensor.kind) for tensor in tensors}
 

@@ -191,7 +191,7 @@ def _is_handed_on(
         for parent in frontier.parents(row, saved=True)
         if a.order[parent] < a.order[row] and not (kind != "value" and _is_number(frontier, parent))
     ]
-    if frontier.orphaned[row] and kind == "value":
+    if frontier.parent_only_in_a[row] and kind == "value":
         # What a parent in one run alone was made of may be any value before.
         parents = [
             one
