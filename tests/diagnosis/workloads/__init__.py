@@ -49,6 +49,7 @@ from tests.diagnosis.workloads import (
     scanner,
     segmenter,
     separator,
+    sequencer,
     speech,
     student,
     stylist,
@@ -129,4 +130,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "imitator": (imitator.Imitator(), imitator.CASES),
     "twins": (twins.SelfTaught(), twins.CASES),
     "fuser": (fuser.Fuser(), fuser.CASES),
+    "sequencer": (sequencer.Sequencer(), sequencer.CASES),
 }
