@@ -61,6 +61,7 @@ from tests.diagnosis.workloads import (
     translator,
     twins,
     unet,
+    upscaler,
     valuer,
     verifier,
     vit,
@@ -131,4 +132,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "twins": (twins.SelfTaught(), twins.CASES),
     "fuser": (fuser.Fuser(), fuser.CASES),
     "sequencer": (sequencer.Sequencer(), sequencer.CASES),
+    "upscaler": (upscaler.Upscaler(), upscaler.CASES),
 }

@@ -370,7 +370,7 @@ CASES = [
         "written and read exchanged",
         "bug",
         {"exchanged": True},
-        ("mixers.0.scan@value", "mixers.0.scan.input*@value"),
+        _SCAN,
         rf"{_GIVEN}|[Ss]plit|exchange|swap|another order",
     ),
     Case(
