@@ -26,6 +26,7 @@ from tests.diagnosis.workloads import (
     hypernet,
     imitator,
     integrator,
+    localizer,
     masker,
     matcher,
     mender,
@@ -133,4 +134,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "fuser": (fuser.Fuser(), fuser.CASES),
     "sequencer": (sequencer.Sequencer(), sequencer.CASES),
     "upscaler": (upscaler.Upscaler(), upscaler.CASES),
+    "localizer": (localizer.Localizer(), localizer.CASES),
 }
