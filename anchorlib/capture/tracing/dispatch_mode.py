@@ -100,8 +100,8 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # `skip_frames` below keeps dynamo out, without importing dynamo and asking it at every
-        call. return not IS_TOLD
+        # `skip_frames` below keeps dynamo out, without importing it and asking it at every call.
+        return not IS_TOLD
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
