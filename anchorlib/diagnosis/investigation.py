@@ -171,7 +171,10 @@ def compare_tables(
         ends=ends,
         eval_since=alignment.eval_since,
         preceding=before,
-        merged=[*(merging.clause for merging in alignment.merged), *reordering(alignment)],
+        merged=[
+            *dict.fromkeys(merging.clause for merging in alignment.merged),
+            *reordering(alignment),
+        ],
         drawn=drawn_otherwise(alignment),
         config=config,
         partial=parts.clause,

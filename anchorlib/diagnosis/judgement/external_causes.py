@@ -15,8 +15,10 @@ from anchorlib.diagnosis.causes import EQUAL, Frontier, Role, StartingValues, st
 from anchorlib.diagnosis.judgement.changes import Changes, is_constant
 from anchorlib.diagnosis.judgement.made_by_code import MadeByCode
 from anchorlib.diagnosis.judgement.origins import LIMIT
+from anchorlib.diagnosis.judgement.series import values
 from anchorlib.diagnosis.judgement.surroundings import UNRELATED, recorded_before, seeds_differ
 from anchorlib.diagnosis.sizes import Measure, Measures
+from anchorlib.errors import StoreError
 from anchorlib.names import escape
 from anchorlib.scope import TRAIN
 
@@ -27,9 +29,10 @@ NEARLY = 16.0
 """
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 """Buffers that batch norm writes and does not read while it trains."""
-
 NAMED = 3
 """How many tensors that began unequal are named."""
+MOST_ELEMENTS = 1 << 24
+"""The most elements of an input that are read to compare it sample by sample."""
 
 
 @dataclass(slots=True)
@@ -66,7 +69,7 @@ class ExternalCauses:
         """
         if other := self._given_elsewhere(row, pair):
             return "not_rounding", f"B is given here what A is given as {other}"
-        related = measure.cosine_distance < UNRELATED or measure.measured == "shape"
+        related = measure.measured == "shape" or self._are_variants(row, pair, measure)
         if related and measure.error_eps <= LIMIT and self._is_near(row, measure, steps_back=1):
             return "rounding", "what the program computed before it differs as much"
         computed = related and recorded_before(self.frontier, row, Role.COMPUTED)
@@ -90,6 +93,32 @@ class ExternalCauses:
         errors = (self.measures["error_eps"] * self.measures["eps"])[before]
         largest = float(np.nanmax(errors)) if np.isfinite(errors).any() else 0.0
         return measure.error_eps * measure.eps <= NEARLY * largest
+
+    def _are_variants(self, row: int, pair: int, measure: Measure) -> bool:
+        """Whether A's and B's input are variants of one another, sample by sample.
+
+        What the samples of a batch have in common, such as the background of images, makes unlike
+        batches alike. So the mean over A's samples (the first axis) is taken off both inputs before
+        they are compared. Inputs of which not all values are known, or whose samples are all equal,
+        are compared as they are.
+        """
+        if not measure.cosine_distance < UNRELATED:
+            return False
+        a, b = self.frontier.alignment.a, self.frontier.alignment.b
+        shape = a.shapes[a.shape[row]]
+        if len(shape) < 2 or a.figures["numel"][row] > MOST_ELEMENTS:
+            return True
+        try:
+            batches = values(a, row), values(b, int(self.frontier.alignment.b_row[pair]))
+        except StoreError:
+            return True
+        one, other = (None if batch is None else batch.reshape(shape) for batch in batches)
+        if one is None or other is None:
+            return True
+        common = one.mean(axis=0)
+        one, other = one - common, other - common
+        sizes = float(np.linalg.norm(one) * np.linalg.norm(other))
+        return not sizes or float((one * other).sum()) > (1 - UNRELATED) * sizes
 
     def _given_elsewhere(self, row: int, pair: int) -> str:
         """Return the name of another input of A's call that has the bits of B's; else ""."""
@@ -127,6 +156,8 @@ class ExternalCauses:
 
         None if the size of the error decides.
         """
+        if self.made_by_code.is_written_in_training(row):
+            return None
         if self.frontier.predecessor_missing[row]:
             return self._opening(row)
         if recorded_before(self.frontier, row, Role.COMPUTED):

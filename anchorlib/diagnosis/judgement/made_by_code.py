@@ -19,6 +19,7 @@ from anchorlib.diagnosis.judgement.series import values
 from anchorlib.diagnosis.judgement.surroundings import seeds_differ
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.errors import StoreError
+from anchorlib.scope import TRAIN
 
 __all__ = ["MadeByCode"]
 
@@ -114,6 +115,27 @@ class MadeByCode:
             return False
         steps = [float(np.linalg.norm(one - before)) for one in after if one is not None]
         return steps[0] > 0 and max(steps) <= STEP * float(np.linalg.norm(before))
+
+    def is_written_in_training(self, row: int) -> bool:
+        """Return whether an evaluation is the first to record what training wrote into a buffer.
+
+        Batch norm updates its running statistics in training, where they have no record, and reads
+        them in evaluation. The module has to have computed in the training of the step before, and
+        every record before the row's, in order of execution, has to be equal in both runs: then
+        equal batches were averaged otherwise, as with another momentum. False where the seeds
+        differ.
+        """
+        front = self.frontier
+        a, tensor = front.alignment.a, front.alignment.a.tensors[front.alignment.a.tensor[row]]
+        if front.role[row] != Role.BUFFER or a.phases[a.phase[row]] == TRAIN:
+            return False
+        module = tensor.name.rpartition(".")[0]
+        trained = a.of_tensor(module, "value", tensor.rank) & (a.step == a.step[row] - 1)
+        trained &= np.array([phase == TRAIN for phase in a.phases], bool)[a.phase]
+        trained &= a.attempt == a.attempt[row]
+        before = (a.order < a.order[row]) & (a.rank == tensor.rank)
+        equal = bool((front.status[before] == EQUAL).all())
+        return equal and bool(trained.any()) and not seeds_differ(front, row)
 
     def is_average(self, row: int) -> bool:
         """Return whether a copied model's parameter was computed from equal ones of the original.

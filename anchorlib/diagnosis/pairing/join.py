@@ -25,7 +25,7 @@ from anchorlib.diagnosis.pairing.renaming import (
     match_positions,
     named,
 )
-from anchorlib.diagnosis.pairing.splits import merged, met, splits
+from anchorlib.diagnosis.pairing.splits import merged, met, redealt, splits
 from anchorlib.diagnosis.pairing.tables import Table
 
 __all__ = ["align"]
@@ -60,7 +60,22 @@ def _put_together(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
     to_b = {renaming.a: renaming.b for renaming in alignment.renamed}
     if (meeting := met(a, b, to_b, alignment.step_offset)) is not None:
         return replace(_aligned(meeting.a, meeting.b, names), merged=meeting.merged)
-    return alignment
+    return _with_dealt_passes(alignment, names)
+
+
+def _with_dealt_passes(alignment: Alignment, names: Mapping[str, str]) -> Alignment:
+    """Return the alignment with passes merged to which B deals the samples of a step otherwise.
+
+    Phases with another number of passes are merged one after the other.
+    """
+    to_b = {renaming.a: renaming.b for renaming in alignment.renamed}
+    pairs = alignment.a_row, alignment.b_row, alignment.equal
+    meeting = redealt(alignment.a, alignment.b, pairs, to_b, alignment.step_offset)
+    if meeting is None:
+        return alignment
+    merged_before = alignment.merged
+    whole = replace(_aligned(meeting.a, meeting.b, names), merged=(*merged_before, *meeting.merged))
+    return _with_dealt_passes(whole, names)
 
 
 def _aligned(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:

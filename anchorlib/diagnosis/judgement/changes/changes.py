@@ -112,6 +112,8 @@ class Changes:
             apart.
         """
         a, b = self.calls.operations(row, elsewhere=True)
+        if self.frontier.alignment.merged:  # the operations state the data of one pass or rank
+            a, b = without_data(a), without_data(b)
         cast = autocast_otherwise(self.frontier, row, a, b)
         if cast:
             a, b = without_casts(a), without_casts(b)

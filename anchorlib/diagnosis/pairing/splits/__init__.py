@@ -7,12 +7,13 @@ groups         the records of the finer run that make up one record of the other
 joined_values  the values of a group, joined into those of one record
 joint_table    the finer run with its passes or ranks merged, as a table like any other
 merging        one run merged until it is split as the other run is
-meetings       two runs that both split their work, each merged until they meet
+meetings       two runs that both split their work, each merged until they meet; or that deal the
+               samples of a step to its passes otherwise
 """
 
 from anchorlib.diagnosis.pairing.splits.groups import parameters_of
 from anchorlib.diagnosis.pairing.splits.joined_values import halves_of
-from anchorlib.diagnosis.pairing.splits.meetings import met
+from anchorlib.diagnosis.pairing.splits.meetings import met, redealt
 from anchorlib.diagnosis.pairing.splits.merging import Merged, merged
 from anchorlib.diagnosis.pairing.splits.splits import meetings, splits
 
@@ -23,5 +24,6 @@ __all__ = [
     "merged",
     "met",
     "parameters_of",
+    "redealt",
     "splits",
 ]

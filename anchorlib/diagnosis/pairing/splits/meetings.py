@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from anchorlib.diagnosis.pairing.splits.groups import Key, members, parameters_of
 from anchorlib.diagnosis.pairing.splits.merging import Merged, merged
-from anchorlib.diagnosis.pairing.splits.splits import Split, meetings
+from anchorlib.diagnosis.pairing.splits.splits import Split, all_passes, meetings
 from anchorlib.diagnosis.pairing.tables import Table, row_digests
 from anchorlib.errors import StoreError
 
-__all__ = ["met"]
+__all__ = ["met", "redealt"]
 
+Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 LOOKED_AT = 4  # records of which one has to have equal rows in both runs
 FEW = 2  # samples: so few any two runs may have in common
@@ -52,21 +53,84 @@ def met(a: Table, b: Table, to_b: Mapping[str, str], offset: int) -> Meeting | N
 
     to_b: A's names -> B's, where they differ. offset: what to add to A's steps to get B's.
     """
+    for both in meetings(a, b):
+        if meeting := _brought_together((a, b), both, to_b, offset):
+            return meeting
+    return None
+
+
+def redealt(
+    a: Table, b: Table, pairs: tuple[Array, Array, Array], to_b: Mapping[str, str], offset: int
+) -> Meeting | None:
+    """Return both runs with the passes of each step merged into one, if B deals samples otherwise.
+
+    Both runs split a step into as many passes, and the step has the same samples in both, but some
+    pass has others: as where a batch is turned round before it is cut into micro-batches. None
+    otherwise. Only the passes of phases that have as many as the phase where this shows are merged.
+    pairs: for each pair of records: the row in A, the row in B, and whether the two are equal.
+    """
+    phase = _phase_dealt_otherwise(a, b, *pairs)
+    both = None if phase is None else all_passes(a, b, phase)
+    meeting = None if both is None else _brought_together((a, b), both, to_b, offset)
+    if meeting is None:
+        return None
+    first, second = (replace(one, redealt=True) for one in meeting.merged)
+    return meeting._replace(merged=(first, second))
+
+
+def _brought_together(
+    tables: tuple[Table, Table], both: tuple[Split, Split], to_b: Mapping[str, str], offset: int
+) -> Meeting | None:
+    """Return A and B, each merged by its split; None unless merged records show equal samples."""
+    a, b = tables
+    split_a, split_b = both
+    wholes = _wholes(tables, both, to_b, offset)
+    if not _same_samples(a, b, wholes):
+        return None
+    first = merged(a, _outline(a, split_a, wholes), split_a, {}, 0, (1 / split_a.together,))
+    if first is None:
+        return None
+    # Relative to the mean over A's ranks: B's own means, over A's sums or means of parts.
+    factors = sorted({x / (y * split_a.together) for x in split_b.factors for y in split_a.factors})
     to_a = {name_b: name_a for name_a, name_b in to_b.items()}
-    for split_a, split_b in meetings(a, b):
-        wholes = _wholes((a, b), (split_a, split_b), to_b, offset)
-        if not _same_samples(a, b, wholes):
-            continue
-        first = merged(a, _outline(a, split_a, wholes), split_a, {}, 0, (1 / split_a.together,))
-        if first is None:
-            continue
-        # Relative to the mean over A's ranks: B's own means, over A's sums or means of parts.
-        factors = sorted(
-            {x / (y * split_a.together) for x in split_b.factors for y in split_a.factors}
-        )
-        second = merged(b, first[0], split_b, to_a, -offset, factors)
-        if second is not None:
-            return Meeting(first[0], second[0], (first[1], second[1]))
+    second = merged(b, first[0], split_b, to_a, -offset, factors)
+    return None if second is None else Meeting(first[0], second[0], (first[1], second[1]))
+
+
+def _phase_dealt_otherwise(
+    a: Table, b: Table, rows_a: Array, rows_b: Array, equal: Array
+) -> str | None:
+    """Return the phase of a value whose samples are in other passes in B; None without one.
+
+    The first LOOKED_AT values that differ are read, of the first step that differs. A value's
+    passes hold the same samples (slices along the first axis) in both runs, and at least one pass
+    holds others.
+    """
+    parameters = parameters_of(a)
+    values = a.where(lambda one: one.kind == "value" and one.name not in parameters)[rows_a]
+    values &= a.figures["min"][rows_a] < a.figures["max"][rows_a]
+    values &= (a.kept[rows_a] > 0) & (b.kept[rows_b] > 0)
+    differing = np.flatnonzero(values & ~equal)
+    if not len(differing):
+        return None
+    step = a.step[rows_a[differing]].min()
+    here = np.flatnonzero(values & (a.step[rows_a] == step))
+    own_rows = rows_a[here]
+    coordinates = np.stack([a.tensor[own_rows], a.call[own_rows], a.phase[own_rows]], axis=1)
+    _, which, count = np.unique(coordinates, axis=0, return_inverse=True, return_counts=True)
+    which = which.reshape(-1)
+    split = np.flatnonzero((count[which] > 1) & ~equal[here])
+    split = split[np.argsort(a.order[own_rows[split]], kind="stable")]
+    _, firsts = np.unique(which[split], return_index=True)
+    for at in split[np.sort(firsts)][:LOOKED_AT].tolist():
+        own = here[which == which[at]].tolist()
+        parts = [
+            [sorted(_rows(table, [int(rows[one])], 0)) for one in own]
+            for table, rows in ((a, rows_a), (b, rows_b))
+        ]
+        wholes = [sorted(row for part in side for row in part) for side in parts]
+        if wholes[0] == wholes[1] and parts[0] != parts[1] and len(set(wholes[0])) > FEW:
+            return a.phases[int(a.phase[own_rows[at]])]
     return None
 
 

@@ -42,6 +42,8 @@ class Merged:
     all: whether these are all passes and ranks of the run, which has one of each after merging.
     lines: notes on the merging.
     damaged: a line for each record that was left out since the values of a part are damaged.
+    redealt: whether passes were merged in both runs, as B deals the samples of a step to them
+        otherwise.
     """
 
     side: str
@@ -50,10 +52,13 @@ class Merged:
     all: bool = True
     lines: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
+    redealt: bool = False
 
     @property
     def clause(self) -> str:
         """The merging as a clause for people, as "B's 2 ranks are compared as one"."""
+        if self.redealt:
+            return "B deals a step's samples to its passes otherwise: they are compared as one"
         counts = ((self.ranks, "ranks"), (self.passes, "passes"))
         parts = [f"{count} {what}" for count, what in counts if count > 1]
         side = self.side.upper()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 import numpy as np
 
 from anchorlib.diagnosis.pairing.tables import Table
 
-__all__ = ["Split", "meetings", "splits"]
+__all__ = ["Split", "all_passes", "meetings", "splits"]
 
 STEPWISE = ("updated", "delta")  # kinds that a step has once, whatever its passes
 
@@ -104,6 +104,22 @@ def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
             if split_a.parts > 1 and split_b.parts > 1 and (split_a, split_b) not in pairs:
                 pairs.append((split_a, split_b))
     return pairs
+
+
+def all_passes(a: Table, b: Table, phase: str) -> tuple[Split, Split] | None:
+    """Return the splits that make one pass of all passes that a step has in a phase, in both runs.
+
+    They do so, too, for other phases with as many passes. None unless both runs have the same
+    ranks, and equally many passes in each phase: more than one in this phase.
+    """
+    passes = [_passes(table) for table in (a, b)]
+    ranks = [sorted({tensor.rank for tensor in table.tensors}) for table in (a, b)]
+    count = passes[0].get(phase, 1)
+    if passes[0] != passes[1] or ranks[0] != ranks[1] or count == 1:
+        return None
+    phases = frozenset(one for one, other in passes[0].items() if other == count)
+    split = Split("a", {rank: rank for rank in ranks[0]}, phases, count)
+    return split, replace(split, side="b")
 
 
 def _joined(ranks: list[int], names: list[int]) -> dict[int, int]:
