@@ -31,6 +31,7 @@ from anchorlib.diagnosis.causes.histories import (
     drawn_otherwise,
     partings,
     partings_of,
+    setting_at,
     settings,
 )
 from anchorlib.diagnosis.causes.lineage import Lineage
@@ -69,6 +70,7 @@ __all__ = [
     "partings",
     "partings_of",
     "plain",
+    "setting_at",
     "settings",
     "skips",
     "starting_values",

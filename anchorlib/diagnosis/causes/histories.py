@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 
 from anchorlib.diagnosis.pairing import Alignment
 
-__all__ = ["HISTORY", "HistoryDivergence", "drawn_otherwise", "partings", "partings_of", "settings"]
+__all__ = [
+    "HISTORY",
+    "HistoryDivergence",
+    "drawn_otherwise",
+    "partings",
+    "partings_of",
+    "setting_at",
+    "settings",
+]
 
 HISTORY = "history."
 """The prefix of header entries that are histories."""
@@ -75,6 +83,15 @@ def settings(alignment: Alignment) -> list[HistoryDivergence]:
         for name in header_a
         if name.startswith(OPTIMIZER) and header_a[name] != header_b.get(name, header_a[name])
     ]
+
+
+def setting_at(header: Mapping[str, Any], name: str, step: int) -> Any:
+    """Return a setting as a run had it at a step (of its own count); None where it is not stated.
+
+    name: as "optimizer.lr". A schedule of the setting counts before what it began with.
+    """
+    history = _history(header.get(HISTORY + name), 0)
+    return header.get(name) if history is None else _at(history[0], step)
 
 
 def drawn_otherwise(alignment: Alignment) -> int | None:

@@ -9,7 +9,7 @@ import numpy as np
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.diagnosis.sizes import read
 
-__all__ = ["series", "values"]
+__all__ = ["parameter_before", "series", "values"]
 
 Array = np.ndarray[Any, Any]
 
@@ -41,3 +41,20 @@ def values(table: Table, row: int) -> Array | None:
         return None
     decoded: Array = read(table, row).astype(np.float64).reshape(-1) / float(table.scale[row])
     return decoded if np.isfinite(decoded).all() else None
+
+
+def parameter_before(table: Table, row: int) -> Array | None:
+    """Return the values of a row's parameter before the row's step; None if they are not recorded.
+
+    row: a row of any kind of a parameter. The value is the recorded one, or what the step made of
+    it less the change that it made. Raises StoreError where values cannot be read.
+    """
+    own, step = table.tensors[table.tensor[row]], table.step[row]
+    known: dict[str, Array] = {}
+    for kind in ("value", "updated", "delta"):
+        of_step = np.flatnonzero(table.of_tensor(own.name, kind, own.rank) & (table.step == step))
+        if len(of_step) and (read := values(table, int(of_step[0]))) is not None:
+            known[kind] = read
+    if "value" in known:
+        return known["value"]
+    return known["updated"] - known["delta"] if {"updated", "delta"} <= known.keys() else None

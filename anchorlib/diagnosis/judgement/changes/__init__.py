@@ -21,6 +21,7 @@ leftover      a gradient that was not cleared
 reduction     the mean, the sum or neither of the gradients of all ranks
 clipping      the norm to which each run clips its gradients
 optimizer_state  differences in optimizer state: it began at zero, it counts other steps
+decays        weight decay of a parameter, of which the settings say nothing
 optimizer_steps  how often an optimizer stepped, and parameters written outside of its steps
 second_steps  a second optimizer step on the gradients of one backward
 given         a model's input that B has here, and A at another step or on another rank

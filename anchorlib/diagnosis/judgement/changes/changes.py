@@ -38,6 +38,7 @@ from anchorlib.diagnosis.judgement.changes.bootstrapped import other_share
 from anchorlib.diagnosis.judgement.changes.calls import Calls
 from anchorlib.diagnosis.judgement.changes.clipping import clipped_otherwise
 from anchorlib.diagnosis.judgement.changes.compositions import Compositions
+from anchorlib.diagnosis.judgement.changes.decays import decays_otherwise
 from anchorlib.diagnosis.judgement.changes.detaching import detached
 from anchorlib.diagnosis.judgement.changes.given import given_elsewhere
 from anchorlib.diagnosis.judgement.changes.indices import (
@@ -125,7 +126,10 @@ class Changes:
         clauses += filter(None, [written_outside(self.frontier, row)])
         clauses += called_otherwise(self.frontier, row, self.calls.names)
         clauses += self._compositions.counted(row, a, b) or self._compositions.arranged(row)
-        clauses += [*self._settings.at(row), *held_otherwise(self.frontier, row)]
+        settings = self._settings.at(row)
+        clauses += [*settings, *held_otherwise(self.frontier, row)]
+        if self.calls.kind(row) in ("updated", "delta") and not settings and self._far(measure):
+            clauses += decays_otherwise(self.frontier, row)
         values = self._in_values(row, measure)
         if not self._says_code(clauses):
             clauses += models_called_otherwise(self.frontier, row, self.calls.names)

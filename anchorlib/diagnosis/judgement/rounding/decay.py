@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.judgement.series import values
+from anchorlib.diagnosis.judgement.series import parameter_before, values
 from anchorlib.diagnosis.pairing import Alignment, Table, parameters_of
 from anchorlib.diagnosis.sizes import Measures
 from anchorlib.errors import StoreError
@@ -107,7 +107,7 @@ def _is_decay(alignment: Alignment, pair: int, apart: set[float]) -> bool:
     row, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
     try:
         a, b = values(alignment.a, row), values(alignment.b, row_b)
-        parameter = _parameter(alignment.a, row)
+        parameter = parameter_before(alignment.a, row)
     except StoreError:
         return False
     if a is None or b is None or parameter is None or not len(a) == len(b) == len(parameter):
@@ -116,21 +116,3 @@ def _is_decay(alignment: Alignment, pair: int, apart: set[float]) -> bool:
     return any(
         np.linalg.norm(b - a - times * parameter) <= ROUNDINGS * EPS32 * size for times in apart
     )
-
-
-def _parameter(table: Table, row: int) -> Array | None:
-    """The values of a gradient's parameter before the step; None where they are not recorded."""
-    name, rank, step, _ = _site(table, row)
-    known: dict[str, Array] = {}
-    for number, tensor in enumerate(table.tensors):
-        if (tensor.name, tensor.rank) == (name, rank) and tensor.kind in (
-            "value",
-            "updated",
-            "delta",
-        ):
-            of_step = np.flatnonzero((table.tensor == number) & (table.step == step))
-            if len(of_step) and (read := values(table, int(of_step[0]))) is not None:
-                known[tensor.kind] = read
-    if "value" in known:
-        return known["value"]
-    return known["updated"] - known["delta"] if {"updated", "delta"} <= known.keys() else None
