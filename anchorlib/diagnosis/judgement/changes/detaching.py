@@ -36,14 +36,31 @@ def detached(frontier: Frontier, row: int) -> list[str]:
     back = {b: a for a, b in names.items()}
     told_a = alignment.a.edges.get(tensor.rank, ())
     told_b = alignment.b.edges.get(tensor.rank, ())
-    a = _leading(told_a, name, {})
-    b = _leading(told_b, names.get(name, name), back)
-    for run, own, others in (("A", a, b), ("B", b, a)):
-        alone = [site[0] for site, leads in own.items() if leads and others.get(site) is False]
-        if alone:
-            return [f"in {run} alone gradients come back to it from {escape(alone[0])} (detach?)"]
-    cut = _cut(told_a, told_b, name, back) or _called_with_gradients(a, b)
-    return [cut] if cut else []
+    for same in (name, *_same_tensor(told_a, name)):
+        a = _leading(told_a, same, {})
+        b = _leading(told_b, names.get(same, same), back)
+        for run, own, others in (("A", a, b), ("B", b, a)):
+            alone = [site[0] for site, leads in own.items() if leads and others.get(site) is False]
+            if alone:
+                who = escape(alone[0])
+                return [f"in {run} alone gradients come back to it from {who} (detach?)"]
+        if cut := _cut(told_a, told_b, same, back) or _called_with_gradients(a, b):
+            return [cut]
+    return []
+
+
+def _same_tensor(statements: Iterable[Edges], name: str) -> list[str]:
+    """Return other names of a tensor: no operation lies between its records under both names.
+
+    So it is with the result of a model that is the result of its last module.
+    statements: the stored edges of A. name: A's name of the tensor.
+    """
+    pairs = (
+        {edges.name, edges.parents[0].name}
+        for edges in statements
+        if not edges.ops and len(edges.parents) == 1 and edges.parents[0].call is not None
+    )
+    return sorted({other for pair in pairs if name in pair for other in pair - {name}})
 
 
 def _called_with_gradients(a: dict[Site, bool], b: dict[Site, bool]) -> str:

@@ -170,3 +170,41 @@ def test_a_state_that_two_names_have_is_told_where_one_run_cuts_its_graph(tmp_pa
     if not flows:
         assert found.origins[0].place.name in ("state", "output:1")
         assert "B detaches it" in found.sentence
+
+
+class Stacked(nn.Module):
+    """Two stacks that each make maps; the second one is given the maps of the first."""
+
+    def __init__(self, *, flows: bool) -> None:
+        super().__init__()
+        self.flows = flows
+        self.enter, self.maps = nn.Linear(6, 8), nn.ModuleList(nn.Linear(8, 4) for _ in range(2))
+        self.back, self.mix = nn.Linear(4, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.enter(x).tanh()
+        first = self.maps[0](x)
+        x = self.mix(x + self.back(first if self.flows else first.detach())).tanh()
+        return first, self.maps[1](x)
+
+
+@pytest.mark.parametrize(("flows", "run"), [((True, False), "A"), ((False, True), "B")])
+def test_a_result_that_one_run_gives_on_detached_is_told_under_the_models_own_name(
+    tmp_path, flows, run
+):
+    for name, own in zip("ab", flows, strict=True):
+        torch.manual_seed(0)
+        model = Stacked(flows=own)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        draw = torch.Generator().manual_seed(1)
+        with anchorlib.start(name, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                first, second = model(torch.randn(12, 6, generator=draw))
+                loss = first.square().mean() + (second - 1).square().mean()
+                anchorlib.anchor(loss, "loss").backward()
+                optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "unexpected", found
+    assert f"in {run} alone gradients come back to it from back (detach?)" in found.sentence
