@@ -19,6 +19,7 @@ from anchorlib.archive.index import put_index
 from anchorlib.archive.rank import SentRank, archive_rank, is_archived
 from anchorlib.errors import RunBusyError, RunNotFoundError, StoreError
 from anchorlib.names import escape
+from anchorlib.progress import Progress
 from anchorlib.store import (
     LocalLocation,
     Location,
@@ -44,7 +45,6 @@ __all__ = [
     "plan_served",
 ]
 
-Progress = Callable[[int, int], None]
 Scratch = Callable[[], AbstractContextManager[str]]
 
 

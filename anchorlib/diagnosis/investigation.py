@@ -50,13 +50,13 @@ from anchorlib.diagnosis.recomputation import replayed
 from anchorlib.diagnosis.sizes import Measures, measure
 from anchorlib.diagnosis.tracing import Traces, traces_of
 from anchorlib.diagnosis.wording import SentenceContext, sentence
+from anchorlib.progress import Progress
 from anchorlib.reading import MapFunction, Run, open_run
 
 __all__ = ["compare", "compare_tables"]
 
 SETTLED = ("identical", "expected")
 Array = np.ndarray[Any, Any]
-Progress = Callable[[int, int], None]
 RunLike = Run | str | Path
 
 

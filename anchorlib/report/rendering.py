@@ -6,13 +6,14 @@ import base64
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
 from anchorlib.diagnosis import Comparison
+from anchorlib.progress import Progress
 from anchorlib.reading import Run
 from anchorlib.report.comparison_view import ComparisonView, view_of_comparison
 from anchorlib.report.document import document_text
@@ -45,8 +46,6 @@ SCRIPTS = (
     "main.js",
 )
 STYLES = ("page.css",)
-
-Progress = Callable[[int, int], None]
 
 
 def page(

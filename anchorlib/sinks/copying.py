@@ -7,7 +7,7 @@ again; an interrupted copy can be continued by the user who began it (see `copy_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 from anchorlib.block import block_of
 from anchorlib.claims import claim_of
 from anchorlib.errors import CollectorError, FlushTimeoutError, RunExistsError, RunNotFoundError
+from anchorlib.progress import Progress
 from anchorlib.record import Record
 from anchorlib.sinks.base import Sink
 from anchorlib.sinks.copy_key import copy_secret
@@ -36,8 +37,6 @@ __all__ = ["CopyResult", "copy_run"]
 
 _ROWS: Final = 4096
 _BATCH_BYTES: Final = 32 << 20
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

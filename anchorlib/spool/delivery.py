@@ -18,6 +18,7 @@ from pathlib import Path
 
 from anchorlib.errors import CollectorError, RunBusyError, StoreError
 from anchorlib.names import escape
+from anchorlib.progress import Progress
 from anchorlib.spool.dead_spool import DeliveryResult, SpoolContent
 from anchorlib.spool.destination import Destination
 from anchorlib.spool.directory import to_directory
@@ -42,8 +43,6 @@ __all__ = ["Delivery", "DeliveryResult", "deliver", "left_spools"]
 
 
 _log = logging.getLogger("anchorlib")
-
-Progress = Callable[[int, int], None]
 
 
 class _Draining(Outbox):

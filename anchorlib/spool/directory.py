@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from anchorlib.errors import RunExistsError, StoreError
 from anchorlib.names import escape
+from anchorlib.progress import Progress
 from anchorlib.spool.dead_spool import DeliveryResult, SpoolContent
 from anchorlib.spool.destination import Destination
 from anchorlib.spool.spools import OwnedSpool
@@ -33,8 +33,6 @@ from anchorlib.wire import (
 )
 
 __all__ = ["to_directory"]
-
-Progress = Callable[[int, int], None]
 
 
 def to_directory(work: OwnedSpool, target: Destination, progress: Progress) -> DeliveryResult:

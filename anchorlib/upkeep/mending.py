@@ -10,7 +10,7 @@ that lists its attempts, series and phases, with gaps and lineage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,7 @@ from anchorlib.block import block_of
 from anchorlib.errors import AnchorError, DamagedError, StoreError
 from anchorlib.names import check_run_name
 from anchorlib.operations import Entry
+from anchorlib.progress import Progress
 from anchorlib.record import UNKNOWN, Gap
 from anchorlib.store import (
     Location,
@@ -39,7 +40,6 @@ from anchorlib.store import (
 __all__ = ["Examined", "salvage"]
 
 Array = np.ndarray[Any, Any]
-Progress = Callable[[int, int], None]
 
 ROWS_LOST: Final = "the row was damaged on disk"
 VALUES_LOST: Final = "the values were damaged on disk"

@@ -5,19 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
-__all__ = ["Tick", "progress"]
+from anchorlib.progress import Progress
 
-
-class Tick(Protocol):
-    """The type of a function that long work calls with the amount done so far, and the total."""
-
-    def __call__(self, done: int, total: int) -> None: ...
+__all__ = ["progress"]
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Tick]:
+def progress(title: str) -> Iterator[Progress]:
     """A context that shows a progress bar, and yields the function that moves it.
 
     The bar is removed when the context ends. title: the text before it; names in it are escaped.
@@ -27,10 +22,10 @@ def progress(title: str) -> Iterator[Tick]:
         return
     from rich.console import Console
     from rich.markup import escape as literal
-    from rich.progress import Progress
+    from rich.progress import Progress as Bar
 
     from anchorlib.names import escape
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(literal(escape(title)), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -22,12 +22,12 @@ from anchorlib.diagnosis.sizes.precision import observed_eps
 from anchorlib.diagnosis.sizes.ulps import max_ulp
 from anchorlib.diagnosis.sizes.values import BLOCK
 from anchorlib.dtypes import DType
+from anchorlib.progress import Progress
 from anchorlib.reading import MapFunction
 
 __all__ = ["max_ulp", "measure"]
 
 Array = np.ndarray[Any, Any]
-Progress = Callable[[int, int], None]
 SAFE = 130
 """The largest exponent of float64 values that are squared unscaled: neither a sum of 2**64 squares
 nor squares of values 2**400 times smaller leave the range of float64."""

@@ -21,8 +21,9 @@ from anchor_cli.arguments import (
     without_slash,
 )
 from anchor_cli.exits import ExitCode
-from anchor_cli.progress import Tick, progress
+from anchor_cli.progress import progress
 from anchor_cli.terminal import counted, document, emit
+from anchorlib.progress import Progress
 
 if TYPE_CHECKING:
     from anchor_cli.exports import ExportSource
@@ -212,31 +213,31 @@ def _series(run: Run, selectors: Sequence[str], selection: Selection) -> list[Se
     return series
 
 
-def _to_zarr(exported: ExportSource, place: Path, tick: Tick) -> dict[str, Any]:
+def _to_zarr(exported: ExportSource, place: Path, tick: Progress) -> dict[str, Any]:
     from anchor_cli.exports import write_zarr
 
     return write_zarr(exported.run, exported.series, place, tick)
 
 
-def _to_tensorboard(exported: ExportSource, place: Path, tick: Tick) -> dict[str, Any]:
+def _to_tensorboard(exported: ExportSource, place: Path, tick: Progress) -> dict[str, Any]:
     from anchor_cli.exports import write_events
 
     return write_events(exported, place, tick)
 
 
-def _to_wandb(exported: ExportSource, place: Path, tick: Tick) -> dict[str, Any]:
+def _to_wandb(exported: ExportSource, place: Path, tick: Progress) -> dict[str, Any]:
     from anchor_cli.exports import write_offline
 
     return write_offline(exported, place, tick)
 
 
-def _to_mlflow(exported: ExportSource, place: str, tick: Tick) -> dict[str, Any]:
+def _to_mlflow(exported: ExportSource, place: str, tick: Progress) -> dict[str, Any]:
     from anchor_cli.exports import write_tracking
 
     return write_tracking(exported, place, tick)
 
 
-def _to_csv(exported: ExportSource, place: str, tick: Tick) -> dict[str, Any]:  # noqa: ARG001
+def _to_csv(exported: ExportSource, place: str, tick: Progress) -> dict[str, Any]:  # noqa: ARG001
     from anchor_cli.files import written_text
     from anchor_cli.records import write_rows
 
@@ -254,7 +255,7 @@ def _rows(series: Sequence[Series]) -> Iterator[dict[str, Any]]:
     return (row for one in series for row in summarised(one))
 
 
-def _to_parquet(exported: ExportSource, place: Path, tick: Tick) -> dict[str, Any]:  # noqa: ARG001
+def _to_parquet(exported: ExportSource, place: Path, tick: Progress) -> dict[str, Any]:  # noqa: ARG001
     from anchor_cli.files import written_whole
     from anchorlib.errors import MissingExtraError
 
@@ -277,7 +278,7 @@ def _columns(series: Series, arrow: Any) -> dict[str, Any]:
 
 
 _WITH_VERDICT = {"tensorboard", "wandb", "mlflow"}
-_WRITERS: dict[str, Callable[[ExportSource, Any, Tick], dict[str, Any]]] = {
+_WRITERS: dict[str, Callable[[ExportSource, Any, Progress], dict[str, Any]]] = {
     "tensorboard": _to_tensorboard,
     "wandb": _to_wandb,
     "mlflow": _to_mlflow,

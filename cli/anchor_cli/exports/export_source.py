@@ -24,9 +24,9 @@ import numpy as np
 from anchorlib.names import escape
 
 if TYPE_CHECKING:
-    from anchor_cli.progress import Tick
     from anchorlib import Series
     from anchorlib.diagnosis import Comparison
+    from anchorlib.progress import Progress
     from anchorlib.summary import Log2Histogram
 
 __all__ = ["ExportSource", "ExportedPoints", "ExportedVerdict", "Point"]
@@ -119,7 +119,7 @@ class ExportSource:
             else _verdict_of(self.comparison)
         )
 
-    def points(self, rank: int, tick: Tick) -> Iterator[Point]:
+    def points(self, rank: int, tick: Progress) -> Iterator[Point]:
         """Yields all points of one rank in the order of steps.
 
         The first rank also has the comparison's points, at steps where it has points of its own.

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchor_cli.progress import Tick
 from anchorlib.errors import OptionError
 from anchorlib.names import escape
+from anchorlib.progress import Progress
 
 if TYPE_CHECKING:
     from anchorlib import Series
@@ -25,7 +25,7 @@ __all__ = ["write_zarr"]
 _OF_ARRAYS = 6  # parts of the key of an array's zarr.json
 
 
-def write_zarr(run: str, series: Sequence[Series], place: Path, tick: Tick) -> dict[str, Any]:
+def write_zarr(run: str, series: Sequence[Series], place: Path, tick: Progress) -> dict[str, Any]:
     """Writes series into the folder `place`; the folder appears complete, or not at all.
 
     Returns what the command prints: the folder, and the number of arrays. tick: the progress bar.
@@ -54,7 +54,7 @@ def write_zarr(run: str, series: Sequence[Series], place: Path, tick: Tick) -> d
     return {"zarr": str(place), "arrays": arrays}
 
 
-def _write(tree: Location, folder: Path, tick: Tick) -> int:
+def _write(tree: Location, folder: Path, tick: Progress) -> int:
     """Writes all files of a zarr hierarchy into a folder; returns how many arrays of values it has.
 
     tree: where the files are read from.

@@ -27,7 +27,7 @@ from anchorlib.errors import AnchorError, MissingExtraError, OptionError
 from anchorlib.names import escape
 
 if TYPE_CHECKING:
-    from anchor_cli.progress import Tick
+    from anchorlib.progress import Progress
 
 __all__ = ["write_tracking"]
 
@@ -43,7 +43,7 @@ _SETTINGS = {
 }
 
 
-def write_tracking(exported: ExportSource, place: str, tick: Tick) -> dict[str, Any]:
+def write_tracking(exported: ExportSource, place: str, tick: Progress) -> dict[str, Any]:
     """Writes an MLflow run for each rank into the experiment `anchorlib`.
 
     place: a folder or a tracking URI. Returns what the command prints: the place, the ids of the
@@ -79,7 +79,7 @@ def write_tracking(exported: ExportSource, place: str, tick: Tick) -> dict[str, 
 
 
 def _write_rank(
-    exported: ExportSource, rank: int, client: Any, experiment: str, tick: Tick
+    exported: ExportSource, rank: int, client: Any, experiment: str, tick: Progress
 ) -> tuple[ExportedPoints, str]:
     tags = {"anchor.run": exported.run, "anchor.rank": str(rank)}
     if (verdict := exported.verdict(rank)) is not None:
@@ -95,7 +95,9 @@ def _write_rank(
     return written, run
 
 
-def _fill(exported: ExportSource, rank: int, client: Any, run: str, tick: Tick) -> ExportedPoints:
+def _fill(
+    exported: ExportSource, rank: int, client: Any, run: str, tick: Progress
+) -> ExportedPoints:
     written = ExportedPoints()
     with tempfile.TemporaryDirectory() as folder:
         points = exported.points(rank, tick)

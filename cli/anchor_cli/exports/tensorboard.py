@@ -15,7 +15,7 @@ from anchorlib.errors import MissingExtraError, OptionError
 from anchorlib.names import escape
 
 if TYPE_CHECKING:
-    from anchor_cli.progress import Tick
+    from anchorlib.progress import Progress
     from anchorlib.summary import Log2Histogram
 
 __all__ = ["write_events"]
@@ -23,7 +23,7 @@ __all__ = ["write_events"]
 _FILE = "events.out.tfevents.0.anchorlib"
 
 
-def write_events(exported: ExportSource, place: Path, tick: Tick) -> dict[str, Any]:
+def write_events(exported: ExportSource, place: Path, tick: Progress) -> dict[str, Any]:
     """Writes an event file into the folder of the run, or for several ranks into a folder each.
 
     TensorBoard shows each folder as a run. place: the log directory. Returns what the command
@@ -40,7 +40,7 @@ def write_events(exported: ExportSource, place: Path, tick: Tick) -> dict[str, A
 
 
 def _write_rank(
-    exported: ExportSource, rank: int, folder: Path, protos: _Protos, tick: Tick
+    exported: ExportSource, rank: int, folder: Path, protos: _Protos, tick: Progress
 ) -> ExportedPoints:
     written = ExportedPoints()
     try:

@@ -17,7 +17,7 @@ from anchorlib.errors import AnchorError, MissingExtraError, OptionError
 from anchorlib.names import escape
 
 if TYPE_CHECKING:
-    from anchor_cli.progress import Tick
+    from anchorlib.progress import Progress
     from anchorlib.summary import Log2Histogram
 
 __all__ = ["write_offline"]
@@ -36,7 +36,7 @@ _QUIET = {
 }
 
 
-def write_offline(exported: ExportSource, place: Path, tick: Tick) -> dict[str, Any]:
+def write_offline(exported: ExportSource, place: Path, tick: Progress) -> dict[str, Any]:
     """Writes an offline run of W&B for each rank, below the folder `place`, which is made.
 
     Returns what the command prints: the place, the folder of each W&B run, and how many scalars and
@@ -68,7 +68,7 @@ def write_offline(exported: ExportSource, place: Path, tick: Tick) -> dict[str, 
 
 
 def _write_rank(
-    exported: ExportSource, rank: int, place: Path, tick: Tick, wandb: Any
+    exported: ExportSource, rank: int, place: Path, tick: Progress, wandb: Any
 ) -> tuple[ExportedPoints, str]:
     run = wandb.init(
         mode="offline",
@@ -88,7 +88,9 @@ def _write_rank(
     return written, str(Path(run.dir).parent)
 
 
-def _fill(exported: ExportSource, rank: int, run: Any, tick: Tick, wandb: Any) -> ExportedPoints:
+def _fill(
+    exported: ExportSource, rank: int, run: Any, tick: Progress, wandb: Any
+) -> ExportedPoints:
     written = ExportedPoints()
     for step, together in groupby(exported.points(rank, tick), key=lambda point: point.step):
         row: dict[str, Any] = {}

@@ -10,11 +10,11 @@ from typing import Any
 
 from anchor_cli.imports.dumps import SUFFIXES, Dump, read
 from anchor_cli.imports.placing import DumpCoordinates, Placing, natural
-from anchor_cli.progress import Tick
 from anchor_cli.terminal import counted, note, steps_of
 from anchorlib.block import block_of
 from anchorlib.errors import InvalidNameError, OptionError, UnsupportedError
 from anchorlib.names import check_name, escape, join
+from anchorlib.progress import Progress
 from anchorlib.record import Coordinates, Record
 from anchorlib.store import Writer
 from anchorlib.summary import summarise
@@ -47,7 +47,7 @@ class Import:
     _orders: dict[int, int] = field(default_factory=dict)
     _calls: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
-    def all(self, placing: Placing, tick: Tick) -> None:
+    def all(self, placing: Placing, tick: Progress) -> None:
         """Imports all files below the folder that hold tensors, and closes the run.
 
         Files without tensors are added to `skipped` and named on stderr. After an error, which is

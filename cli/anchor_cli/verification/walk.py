@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from anchor_cli.progress import Tick
 from anchor_cli.verification.outcome import Damage, Verification
+from anchorlib.progress import Progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ _VALUES = "the values do not fit their digest"
 _LABEL = "its step, pass or call beside the values are not those of its row"
 
 
-def verified(stored_run: FoundRun, tick: Tick) -> Verification:
+def verified(stored_run: FoundRun, tick: Progress) -> Verification:
     """Reads every row and value of a run again, and compares them with their checksums.
 
     tick: called with how many values of a rank were read, and how many it has.
@@ -83,7 +83,9 @@ def _unjoined(stored_run: FoundRun, ranks: list[int]) -> list[Damage]:
     return []
 
 
-def _verify_rank(reader: RankReader, audit: RankAudit, report: Verification, tick: Tick) -> None:
+def _verify_rank(
+    reader: RankReader, audit: RankAudit, report: Verification, tick: Progress
+) -> None:
     from anchorlib.errors import StoreError
 
     report.records += reader.committed
@@ -100,7 +102,9 @@ def _verify_rank(reader: RankReader, audit: RankAudit, report: Verification, tic
             report.damaged.append(Damage(reader.rank, str(error)))
 
 
-def _verify_values(reader: RankReader, bad: list[int], report: Verification, tick: Tick) -> None:
+def _verify_values(
+    reader: RankReader, bad: list[int], report: Verification, tick: Progress
+) -> None:
     import numpy as np
 
     # A damaged row is skipped: it says wrongly where its values are, or whether there are any.

@@ -13,7 +13,7 @@ size of a drift has no meaning any more: the step where that begins is the horiz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from anchorlib import dtypes
 from anchorlib.diagnosis.causes import Role, frontier
 from anchorlib.diagnosis.pairing import Alignment, Table, align
 from anchorlib.diagnosis.sizes import Measures, measure
+from anchorlib.progress import Progress
 from anchorlib.reading import MapFunction
 
 __all__ = [
@@ -37,7 +38,6 @@ __all__ = [
 ]
 
 Array = np.ndarray[Any, Any]
-Progress = Callable[[int, int], None]
 FLOOR = 0.5
 """The least noise that is assumed, in eps: two correct roundings may be so far apart."""
 SATURATED = 0.1

@@ -7,7 +7,7 @@ origin is found by aligning the reference with A; B's record is A's partner.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,11 +17,11 @@ from anchorlib.diagnosis.judgement.origins.nearness import Nearness, nearness
 from anchorlib.diagnosis.judgement.origins.origins import Origin
 from anchorlib.diagnosis.pairing import Alignment, Table, align
 from anchorlib.diagnosis.sizes import Measure, Measures, measure
+from anchorlib.progress import Progress
 
 __all__ = ["measured_from"]
 
 Array = np.ndarray[Any, Any]
-Progress = Callable[[int, int], None]
 NOTHING = np.empty(0, np.int64)
 
 
