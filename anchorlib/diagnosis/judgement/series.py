@@ -9,9 +9,10 @@ import numpy as np
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.diagnosis.sizes import read
 
-__all__ = ["parameter_before", "series", "values"]
+__all__ = ["Site", "parameter_before", "series", "site_of", "values"]
 
 Array = np.ndarray[Any, Any]
+Site = tuple[str, int, int, int, int, int]
 
 
 def series(
@@ -58,3 +59,16 @@ def parameter_before(table: Table, row: int) -> Array | None:
     if "value" in known:
         return known["value"]
     return known["updated"] - known["delta"] if {"updated", "delta"} <= known.keys() else None
+
+
+def site_of(table: Table, row: int) -> Site:
+    """Return the coordinates that a value and its gradient have in common, as a key."""
+    tensor = table.tensors[table.tensor[row]]
+    return (
+        tensor.name,
+        tensor.rank,
+        int(table.attempt[row]),
+        int(table.step[row]),
+        int(table.pass_index[row]),
+        int(table.call[row]),
+    )

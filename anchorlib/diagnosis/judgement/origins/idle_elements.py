@@ -11,15 +11,13 @@ from __future__ import annotations
 import numpy as np
 
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep
-from anchorlib.diagnosis.judgement.series import values
-from anchorlib.diagnosis.pairing import Table
+from anchorlib.diagnosis.judgement.series import site_of, values
 from anchorlib.errors import StoreError
 from anchorlib.names import join
 from anchorlib.scope import TRAIN
 
 __all__ = ["differ_where_idle"]
 
-Site = tuple[str, int, int, int, int, int]
 MOST = 64
 """The number of records up to which values and gradients are read."""
 MOST_ELEMENTS = 1 << 22
@@ -42,7 +40,7 @@ def differ_where_idle(first: FirstStep, limit: float) -> set[str]:
     if len(places) > MOST:
         return set()
     gradients = {
-        _site(a, row): (row, row_b)
+        site_of(a, row): (row, row_b)
         for row, row_b in zip(alignment.a_row.tolist(), alignment.b_row.tolist(), strict=True)
         if a.step[row] == first.steps[0] and a.tensors[a.tensor[row]].kind == "grad"
     }
@@ -51,7 +49,7 @@ def differ_where_idle(first: FirstStep, limit: float) -> set[str]:
     for place in places:
         row = int(first.rows[place])
         row_b = int(alignment.b_row[first.measures.pair[place]])
-        own = gradients.get(_site(a, row))
+        own = gradients.get(site_of(a, row))
         most = limit * float(first.measures["eps"][place])
         trained = a.phases[a.phase[row]] == TRAIN
         alike = trained and own is not None and _agree(first, (row, row_b), own, most)
@@ -82,16 +80,3 @@ def _agree(
     read = (slope_a != 0) | (slope_b != 0)
     apart = np.linalg.norm((value_b - value_a)[read])
     return bool(read.any() and apart <= most * np.linalg.norm(value_a[read]))
-
-
-def _site(table: Table, row: int) -> Site:
-    """Return the coordinates that a value and its gradient have in common, as a key."""
-    tensor = table.tensors[table.tensor[row]]
-    return (
-        tensor.name,
-        tensor.rank,
-        int(table.attempt[row]),
-        int(table.step[row]),
-        int(table.pass_index[row]),
-        int(table.call[row]),
-    )

@@ -7,14 +7,13 @@ without a gradient, from which an evaluation or a buffer could be computed.
 
 from __future__ import annotations
 
-from anchorlib.diagnosis.judgement.series import values
+from anchorlib.diagnosis.judgement.series import site_of, values
 from anchorlib.diagnosis.pairing import Alignment, Table
 from anchorlib.diagnosis.sizes import Measures
 from anchorlib.errors import StoreError
 
 __all__ = ["unused"]
 
-Site = tuple[str, int, int, int, int, int]
 MOST = 512  # records whose values and gradients are read
 MOST_ELEMENTS = 1 << 22
 
@@ -28,12 +27,12 @@ def unused(alignment: Alignment, measures: Measures) -> bool:
     if not few or others.any() or (a.figures["numel"][rows] > MOST_ELEMENTS).any():
         return False
     gradients = {
-        _site(a, row): row
+        site_of(a, row): row
         for row in alignment.a_row[alignment.equal].tolist()
         if a.tensors[a.tensor[row]].kind == "grad"
     }
     for row, pair in zip(rows.tolist(), measures.pair.tolist(), strict=True):
-        gradient, partner = gradients.get(_site(a, row)), int(alignment.b_row[pair])
+        gradient, partner = gradients.get(site_of(a, row)), int(alignment.b_row[pair])
         if gradient is None or not _is_unused(a, alignment.b, row, partner, gradient):
             return False
     return True
@@ -53,16 +52,3 @@ def _is_unused(a: Table, b: Table, row: int, partner: int, gradient: int) -> boo
     ):
         return False
     return not (slope[value_a != value_b] != 0).any()
-
-
-def _site(table: Table, row: int) -> Site:
-    """Return the coordinates that a value and its gradient have in common, as a key."""
-    tensor = table.tensors[table.tensor[row]]
-    return (
-        tensor.name,
-        tensor.rank,
-        int(table.attempt[row]),
-        int(table.step[row]),
-        int(table.pass_index[row]),
-        int(table.call[row]),
-    )
