@@ -31,8 +31,8 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 """Buffers that batch norm writes and does not read while it trains."""
 NAMED = 3
 """How many tensors that began unequal are named."""
-MOST_ELEMENTS = 1 << 24
-"""The most elements of an input that are read to compare it sample by sample."""
+MOST_ELEMENTS = 1 << 22
+"""The most elements of an input that are read to compare it sample by sample, in float64."""
 
 
 @dataclass(slots=True)
