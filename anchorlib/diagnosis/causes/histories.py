@@ -146,7 +146,7 @@ def _parting(a: Any, b: Any, offset: int) -> tuple[int, Any, Any] | None:
 
 
 def _at(points: Points, step: int) -> Any:
-    return points[bisect_right(points, step, key=lambda point: point[0]) - 1][1]
+    return points[max(bisect_right(points, step, key=lambda point: point[0]) - 1, 0)][1]
 
 
 def _history(entry: Any, offset: int) -> tuple[Points, int] | None:
