@@ -29,7 +29,7 @@ class Cluster:
     """A connection to the workers of one dask scheduler, used as a context manager."""
 
     def __init__(self, address: str) -> None:
-        """Connect to the scheduler at `address`: "tcp://host:8786", or "tls://…".
+        """Connect to the scheduler at `address`: "tcp://host:8786" or "tls://host:8786".
 
         TLS is set up as dask has it (`distributed.comm.tls` in its configuration). Raises
         MissingExtraError without dask, OptionError for a wrong address, and ClusterError where no
@@ -55,8 +55,9 @@ class Cluster:
     def map(self, function: Callable[[Part], Answer], parts: Iterable[Part]) -> Iterator[Answer]:
         """Yield the answers of `map(function, parts)` in order, computed by the workers.
 
-        parts: each has the methods of `Part`, as a `reading.TaskBlock` has. function: is pure,
-            because a task whose worker died is computed again, and importable by the workers.
+        parts: each has the methods of `tasks.Part`, such as a `reading.TaskBlock`. function: has to
+            be pure, since a task whose worker died is computed again, and the workers must be able
+            to import it.
 
         Raises the first error in the order of the parts; later parts are then not answered. An
         error of anchorlib is raised as `function` raised it. Any other error of `function`, and

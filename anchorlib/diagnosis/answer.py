@@ -51,9 +51,11 @@ APART = 2**30  # ulp: two float32 numbers so far apart mostly differ in sign, an
 class SectionEntry:
     """One entry of a section of the answer.
 
-    where, name: the coordinates and the name of the record that the entry is about, in words.
-    place: the coordinates of that record as values; None where the entry is about no record.
-    kind: the class of an origin, as "not rounding". alarming: whether readers must see it at once.
+    name, where: what the entry is about, in words: a record and its coordinates, the name of a
+    header entry, or, in the section "ops", a module and a stage.
+    place: the coordinates of the record as values; None where the entry is about no record.
+    kind: the class of an origin, such as "not rounding". alarming: whether the entry is shown
+    conspicuously.
     sides: the texts of A and of B under `name`, such as the two values of a header entry.
     made, far: how the record was made, and how far apart the two runs are in it.
     text: everything else, in words.
@@ -74,7 +76,9 @@ class SectionEntry:
 class Section:
     """One section of the answer: a headline with entries below it, or with a table.
 
-    title, subject, head: the headline: a title, a name that it is about, and its text.
+    key: which section it is, one of those that the module's text lists.
+    title, subject, head: the parts of the headline: the section's title, a name that the section is
+    about (such as a run's), and the headline's text.
     entries: the entries below the headline. heads: the column heads of the table or of the entries.
     rows: the cells of the table; empty where the section has entries instead.
     """
@@ -122,7 +126,11 @@ def where(place: RecordPlace) -> str:
 
 
 def described(origin: Origin) -> str:
-    """Return what is known of an origin in one line: its operations, its size, why it differs."""
+    """Return what is known of an origin in one line, escaped.
+
+    The line says how its record was made, how far apart the runs are in it, why it differs, and
+    which run is nearer to the reference run; parts that are not known are left out.
+    """
     parts = (_made(origin), _far(origin), escape(origin.why), nearer_text(origin.nearness))
     return "; ".join(filter(None, parts))
 
@@ -145,7 +153,7 @@ def _texts(a: Any, b: Any) -> tuple[str, str]:
     """Return A's and B's value of a header entry as text.
 
     Where both values are lists of words, such as two command lines, the words with which both begin
-    are replaced by "...".
+    are replaced by "...". Of other values, None is written "absent", and all but texts as JSON.
     """
     if isinstance(a, list) and isinstance(b, list) and all(isinstance(w, str) for w in [*a, *b]):
         pairs = enumerate(zip(a, b, strict=False))
@@ -201,8 +209,9 @@ def _origins(comparison: Findings) -> Section | None:
 def _reference(comparison: Findings) -> Section | None:
     """Return the section on the reference run; None where the comparison has no reference run.
 
-    Its table has a row for each origin: how far A and B are from the reference there, and which of
-    the two is nearer.
+    Its table has a row for each origin that was looked up in the reference run: how far A and B are
+    from the reference there, and which of the two is nearer. There is no table, but a headline that
+    says why, if there is no such origin, or if none can be measured for one and the same reason.
     """
     if comparison.reference is None:
         return None
@@ -262,7 +271,7 @@ def _origin(origin: Origin) -> SectionEntry:
 
 
 def _made(one: Origin) -> str:
-    """Return how the record of an origin was made, as "mm/add of fc1, x (equal)".
+    """Return how the record of an origin was made: "mm/add of fc1, x (equal)".
 
     The operations come first, then the records that they worked on, which are equal in both runs.
     "" where neither is known.
@@ -316,7 +325,9 @@ def _operations(comparison: Findings) -> Section | None:
 def _growth(comparison: Findings) -> Section | None:
     """Return the section "growth", a table of the differences; None where no record differs.
 
-    The table has a row for each step and a column for each kind that differs in some step.
+    The table has a row for each step and a column for each kind that differs in some step. A cell
+    holds the number of differing pairs, the number of all pairs, and the median error in eps. With
+    noise runs, a last column has the step's largest score: the error as a multiple of the noise.
     """
     kinds = list(dict.fromkeys(growth.kind for growth in comparison.growth if growth.differing))
     if not kinds:

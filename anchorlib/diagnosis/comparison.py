@@ -43,7 +43,7 @@ class Divergence:
 
     place: the record's name, kind and coordinates.
     order: the record's number in its rank's order of execution.
-    identical_before: how many pairs before the record are bit-identical.
+    identical_before: how many pairs come before the record; all of them are bit-identical.
     """
 
     place: RecordPlace
@@ -57,18 +57,25 @@ class Comparison:
 
     verdict: identical, expected, unexpected, suspect or incomparable.
     sentence: the answer, one sentence for people.
-    config_diff: header entries that differ, by name: [A's, B's].
+    origins: the records in which differences begin, each with its class and the reasons for it.
+    config_diff: header entries that differ, by name: (A's, B's).
+    growth: how many records of each kind differ at each step, and by how much.
+    losses: from which step on the losses differ; None where the runs have no loss in common.
+    renamed: the tensors that have different names in A and in B.
+    step_offset: what to add to A's step to get B's.
     notes: what could not be decided, and why (windows, summaries, sampling, gaps): a line each.
     leaves_noise: the first record that differs by more than the noise runs explain; None without
         noise runs, or where there is no such record.
     complete: whether each run closed, went on as far as the other, and lost no record.
     incomplete: whether records are missing on which the answer depends (exit code 3).
     damaged: a line for each record whose stored values are damaged; it was judged by its summary.
+    noise: the names of the noise runs, which should differ from A by rounding alone.
     reference: the third run to which both runs were compared at the origins; None where none was
         given.
     ops: the operations of both runs, aligned; None where one of them traced none.
     horizon: the first step from which the noise runs themselves differ so much that a drift has no
         meaning any more; None without noise runs, or where no step is such.
+    alignment, measures, scores, roles: what `pairs` and `columns` are made from.
     runs: A and B as open runs, which `page` reads; None where `compare` did not open them.
     """
 
@@ -116,9 +123,10 @@ class Comparison:
     def columns(self) -> Iterator[dict[str, list[Any]]]:
         """Yield the pairs of matched records as columns, some thousand pairs at a time.
 
-        The pairs come in A's order of execution. Columns are named by the fields of Place, Pair and
-        Measure. A pair that is equal has None for its measures. Ranks that `compare` did not read,
-        because digests showed them to be equal, are read now.
+        Each dict holds the lists of one such part, keyed by the fields of RecordPlace, Pair and
+        Measure. The pairs come in A's order of execution. A pair that is equal has None for its
+        measures. Ranks that `compare` did not read, because digests showed them to be equal, are
+        read now.
         """
         if self.alignment is None or self.measures is None:
             return iter(())
@@ -238,9 +246,10 @@ def nearness_dict(near: Nearness | None) -> dict[str, Any] | None:
 
 
 def leaving_dict(leaving: Leaving | None) -> dict[str, Any] | None:
-    """Return the first record that differs by more than noise as JSON values, or None.
+    """Return the first record that differs by more than noise as JSON values.
 
-    The dict has the record's coordinates, its score and its error in eps.
+    The dict has the record's coordinates, its score and its error in eps. None where there is no
+    such record.
     """
     if leaving is None:
         return None

@@ -39,9 +39,9 @@ def how_many(comparison: Findings) -> tuple[str, str]:
 def _alone(comparison: Findings) -> tuple[str, str]:
     """Return, for A and for B, a text in brackets on the records that the run alone has; else "".
 
-    The text names the tensors of which no record was paired, as " (drop)". Where there are none, it
-    names the steps of the lone records, as " (steps 6-11)", if all of these lie before or after all
-    paired records. "" where lone and paired records lie in the same steps, where the run has no
+    The text names the tensors of which no record was paired: " (drop)". Where there are none, the
+    text names the steps of the lone records, " (steps 6-11)", if all of these lie before or after
+    all paired records. "" where lone and paired records lie in the same steps, where the run has no
     lone record, and where nothing was paired.
     """
     alignment = comparison.alignment

@@ -35,7 +35,7 @@ class DigestComparison:
     is_traced: bool
 
     def line(self) -> str:
-        """Return which ranks differ, as "ranks 0-7, 2 differ (3, 4); first at step 5 (rank 3)"."""
+        """Return which ranks differ: "ranks 0-7, 2 differ (3, 4); first at step 5 (rank 3)"."""
         every = tuple(sorted((*self.equal, *self.parting)))
         line = ranks_line(Ranks(every, tuple(sorted(self.parting))))
         if not self.parting:

@@ -28,7 +28,10 @@ def nearness_cells(near: Nearness) -> tuple[str, ...]:
 
 
 def nearer_text(near: Nearness | None) -> str:
-    """Return a clause that says which run is nearer to the reference run; "" if `near` is None."""
+    """Return a clause that says which of A and B is nearer to the reference run, and by how much.
+
+    near: how far both are from it, for one origin; None gives "".
+    """
     if near is None:
         return ""
     if near.lacks:

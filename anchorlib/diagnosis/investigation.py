@@ -78,24 +78,29 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     """Compare two runs: where they part, which operation did it, and whether it matters.
 
     a, b: names in `store`, paths, URLs, or Run objects; both may still be written.
+    store: where runs that are given by name are looked up; None: the default store.
     noise: runs that should differ from `a` by rounding alone (`anchor noise` makes such runs).
-    reference: a run that is nearer to the truth than both, as one in float64 or on the CPU. The
-        answer then says for each origin which of A and B is nearer to the reference, and is
-        otherwise unchanged.
+    reference: a run that is nearer to the truth than both, such as one in float64. The answer
+        then says for each origin which of A and B is nearer to the reference, and is otherwise
+        unchanged.
     tensors: selectors of the tensors to compare, by A's names or B's. The more tensors are
         compared, the more precisely origins are located.
     names: A's name of a tensor -> B's, where they differ.
     replay: whether the first origins are computed again from stored values, to say which formula
         each run used and which of the two is nearer to the truth (`anchorlib.replay`).
     ops: whether the traced operations of both runs (`session.trace`) are compared too; None: where
-        both runs have some. They say how B's computation differs, and never change the verdict.
+        both runs have some. Their differences say how B's computation differs from A's, and never
+        change the verdict.
     progress: called with the bytes read so far and all there are to read, for each pair of runs.
     over: a `map` that measures how far records are apart; None: this process does. The `map` of an
         `anchorlib.cluster.Cluster` has a dask cluster measure, with the same answer to the bit.
     beforehand: called before any rank of two archived runs is read, if their digests show that some
         ranks differ. It is given a line that says which ranks differ, and since which step.
-    Raises RunNotFoundError, UnknownTensorError, CollectorError, StoreError, and OptionError where
-    operations were asked for and the two runs traced no step in common.
+
+    Raises RunNotFoundError where a run is not found, UnknownTensorError where a selector names no
+    tensor, StoreError where a store cannot be read, CollectorError where a collector or an object
+    store does not answer, and OptionError where `ops` is True and the runs have no traced step in
+    common.
     """
     selectors = [tensors] if isinstance(tensors, str) else list(tensors)
     opened = [_opened(one, store) for one in (a, b, *noise)]
@@ -136,7 +141,8 @@ def compare_tables(
     alignment: the pairs of records.
     noise: the tables of the noise runs.
     traces: the traced operations of both runs; None where they are not compared.
-    progress, over: as in `compare`.
+    progress: called with the bytes read so far and all there are to read, for each pair of runs.
+    over: a `map` by which the pairs are measured, such as one that shares the work out.
     """
     alignment = alignment.settled()
     asked: Any = {"progress": progress, "over": over}
@@ -221,8 +227,10 @@ def _set_aside(
 ) -> tuple[Alignment, Cuts]:
     """Return the alignment in which pairs whose difference does not matter count as equal.
 
-    Also return the pairs that differ only because the runs call modules differently for equal work;
-    these, too, count as equal in the alignment.
+    Also returns, as `Cuts`, the pairs that differ only because the runs call modules differently
+    for equal work; these count as equal in the returned alignment, too.
+    every: how far the differing pairs are apart. alike: pairs whose difference is benign. parts:
+    gradients of which one run alone recorded only a part; they are set aside as well.
     """
     judged = parts.without(alike.without(alignment))
     recut = cuts(judged, every.without(np.flatnonzero(judged.equal & ~alignment.equal)))
@@ -243,6 +251,8 @@ def _judged(
     where no record differs by more than noise. Where one does, the noise runs do not cover the
     drift. But noise runs that do not cover the drift may have been perturbed by too little to judge
     it (`too_fine`): then `covered` is None, as undecided, and so is the record.
+    scored: the error of each entry of `measures`, as a multiple of the noise runs' error.
+    around: how far the noise runs are from A.
     parted: the first step that a GradScaler rightly skipped in one run alone; None without one.
         From then on the runs have different parameters, which noise runs do not imitate, so that
         these steps are not judged.

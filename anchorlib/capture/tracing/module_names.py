@@ -13,7 +13,10 @@ __all__ = ["ModuleNames"]
 
 
 class ModuleNames:
-    """Names of modules, by id, and the module that owns each parameter and each storage."""
+    """The names of watched modules, and which module owns each parameter and each storage.
+
+    modules: the `id()` of each module -> its name in records.
+    """
 
     def __init__(self) -> None:
         self.modules: dict[int, str] = {}
@@ -22,7 +25,10 @@ class ModuleNames:
         self._held: list[object] = []
 
     def know(self, modules: dict[str, nn.Module], parameters: dict[str, nn.Parameter]) -> None:
-        """Add the modules and parameters of a watched model, by the names that records have."""
+        """Add the modules and parameters of a watched model.
+
+        modules, parameters: keyed by the names under which records show them.
+        """
         self._held += [modules, parameters]  # an id identifies its object only while that lives
         self.modules |= {id(module): name for name, module in modules.items()}
         root = next(reversed(modules), "")
@@ -44,7 +50,10 @@ class ModuleNames:
         return name if name in self.modules.values() else ""
 
     def owner(self, variable: object) -> str:
-        """Return the name of the module that holds a parameter; empty for any other object."""
+        """Return the name of the module that holds `variable`, a parameter of a watched model.
+
+        "" for any other object.
+        """
         return self._parameters.get(id(variable), "")
 
     def find_memory(self) -> None:

@@ -47,10 +47,11 @@ class OperandLayout:
     """Element type, shape and strides of a tensor; no strides where it has none (sparse tensors).
 
     known, unknown: by argument name, what the log of operations stores of a tensor with a digest,
-    and of one without. nbytes: size of the values. span: size of the memory from the first to the
-    last value. memory_at: returns that memory, from the address of the first value; None where
-    tensors of this layout are not read by address. gathering: copies the values in order; None
-    where the memory holds the values in order and nothing else.
+    and of one without. nbytes: size of the values. span: size of the memory, in bytes, from the
+    first to the last value; 0 where tensors of this layout are not read by address. memory_at:
+    returns that memory, from the address of the first value; None where `span` is 0. gathering:
+    copies the values in order; None where the memory holds the values in order and nothing else,
+    and where `span` is 0.
     """
 
     __slots__ = ("gathering", "known", "memory_at", "nbytes", "span", "unknown")
@@ -72,7 +73,7 @@ class OperandLayout:
 
 
 class Layouts:
-    """The layouts of tensors: each is made once, since a step has few and looks up thousands."""
+    """The layouts of tensors, each made once: a step has few layouts and thousands of look-ups."""
 
     def __init__(self) -> None:
         self._known: dict[_Key, OperandLayout] = {}
@@ -86,7 +87,10 @@ class Layouts:
             self._known.clear()
 
     def of(self, x: torch.Tensor) -> OperandLayout:
-        """Return dtype, shape and strides of `x`, described once for all tensors alike."""
+        """Return the layout of `x`: one object for all tensors of its dtype, shape and strides.
+
+        A tensor without strides (sparse, nested) gets a new object at each call.
+        """
         try:
             if x.layout is not _STRIDED:
                 return OperandLayout(x.dtype, () if x.is_nested else tuple(x.shape))
@@ -107,7 +111,8 @@ def _span(x: torch.Tensor) -> int:
     """Return the bytes from the first to the last element of `x`; 0 if not hashed in place.
 
     A tensor is not hashed in place if it is empty, so large that torch copies it with all threads,
-    or spread too thinly over its memory, or if the bytes of its dtype are not its values.
+    or spread too thinly over its memory, or if it has a dtype (such as a complex one) of which the
+    memory need not hold the values themselves.
     """
     nbytes = x.numel() * x.element_size()
     if not nbytes or x.dtype not in QUICK or is_for_many(nbytes):

@@ -17,9 +17,9 @@ Digests: TypeAlias = Literal["both", "outputs", "none"]
 def trace_steps(steps: object, upcoming: int) -> range:
     """Return the range of steps to trace, from the option `steps`: a number of steps, or a range.
 
-    upcoming: the next step that can be traced whole; a number of steps counts from it on. Raises
+    upcoming: the next step that can be traced whole, at which a number of steps begins. Raises
     OptionError for anything but a positive number or a range of steps one after the other, for an
-    empty range, for negative steps, and for steps that are over.
+    empty range, for negative steps, and for a range whose steps are all over.
     """
     if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0:
         return range(upcoming, upcoming + steps)
@@ -36,7 +36,11 @@ def trace_steps(steps: object, upcoming: int) -> range:
 
 
 def check_digests(digests: object) -> Digests:
-    """Return `digests` if it is "both", "outputs" or "none"; raise OptionError otherwise."""
+    """Return `digests` if it is "both", "outputs" or "none"; raise OptionError otherwise.
+
+    The three choices are: digests of the inputs and outputs of operations, of their outputs alone,
+    or of no tensor.
+    """
     for choice in get_args(Digests):
         if digests == choice:
             checked: Digests = choice

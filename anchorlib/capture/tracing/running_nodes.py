@@ -40,9 +40,10 @@ class RunningNodes:
         return nodes[place] if place is not None and place < len(nodes) else None
 
     def _of_line(self, graph_module: Any, frame: FrameType) -> fx.Node | None:
-        """Return the node to whose name the line of code that `frame` is running assigns.
+        """Return the node that the running line of `frame` computes, found by the line's variable.
 
-        None where the line assigns to no node's name, or the frame is not of a graph module.
+        Each line assigns to a variable that has the node's name. None where the line assigns to no
+        node's name, or where the frame does not run a graph module.
         """
         if not isinstance(graph_module, fx.GraphModule):
             return None
@@ -53,9 +54,10 @@ class RunningNodes:
         return next((node for node in nodes if node.name == name), None)
 
     def _of(self, graph_module: fx.GraphModule, lines: object) -> list[fx.Node]:
-        """Return the nodes of a graph module, read again if `lines` is another object than before.
+        """Return the nodes of a graph module in order, from a cache if the module has not changed.
 
-        lines: an object that torch replaces when it writes the module's code again.
+        lines: an object that torch replaces when it writes the module's code again. If it is not
+        the object of the last call, the nodes are read anew.
         """
         known = self._nodes.get(graph_module)
         if known is None or known[0] is not lines:

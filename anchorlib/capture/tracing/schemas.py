@@ -25,7 +25,7 @@ _SILENT = ("profiler::", "prim::", "_c10d_functional::wait_tensor")
 
 
 class Default(NamedTuple):
-    """An argument that may be left out: its position and name, and "name=value" as text."""
+    """An argument with a default: its position, its name, and the text "name=default"."""
 
     place: int
     name: str
@@ -35,13 +35,14 @@ class Default(NamedTuple):
 class OpFacts(NamedTuple):
     """Facts about one overload of an operation, from its schema.
 
-    name: its full name. arguments: the names of its arguments. defaults: the arguments that have a
-    default other than None. writes: names of the arguments that it always writes. trained: names of
-    the arguments that it writes unless it is called with `training=False`. in_place: whether it
-    writes arguments and its name ends in "_". view: whether it returns a view of an argument.
-    shares: whether it writes no argument and its result usually lies in the memory of one.
-    silent: whether it computes no values. blank: whether the memory that it returns has not been
-    written yet (`empty`).
+    name: the full name ("aten.mm.default"). arguments: the names of all arguments. defaults: the
+    arguments that have a default other than None. writes: names of the arguments that the schema
+    says are written. trained: names of the arguments that the operation writes, without saying so
+    in the schema, unless it is called with `training=False`. in_place: whether arguments are
+    written and the operation's name ends in "_". view: whether the result is a view of an argument.
+    shares: whether no argument is written and the result usually lies in the memory of an argument.
+    silent: whether the operation computes no values. blank: whether the memory that it returns has
+    not been written yet (`empty`).
     """
 
     name: str

@@ -22,7 +22,7 @@ __all__ = ["SessionTraces"]
 class SessionTraces:
     """The traces of one session, one at a time. Only `ask` raises, never a call inside training.
 
-    parts: returns the named modules and parameters of each watched model.
+    parts: a function that returns the named modules and parameters of each watched model.
     """
 
     def __init__(
@@ -42,9 +42,10 @@ class SessionTraces:
         compiled: bool = True,
         values: object = (),
     ) -> None:
-        """Trace the operations of `steps`, in place of a trace under way. Raises OptionError.
+        """Trace the operations of `steps`, in place of a trace under way.
 
-        The options are those that a user gives to `session.trace`; they are checked here.
+        The options are those that a user gives to `session.trace`. Raises OptionError, and leaves a
+        trace under way as it is, if one of them is not allowed.
         """
         selectors = check_values(values)
         clock = self._clock
@@ -61,11 +62,12 @@ class SessionTraces:
         midway: bool = False,
         values: Sequence[Selector] = (),
     ) -> None:
-        """Trace `steps`, which were checked, in place of a trace under way.
+        """Trace `steps`, which the caller has checked, in place of a trace under way.
 
         digests: "both", "outputs" or "none". compiled: whether graphs of compiled code are read.
-        midway: whether the open step has begun even if the clock has counted nothing in it yet.
-        values: select the operations whose tensors are recorded.
+        midway: whether the open step has begun already, though the clock has counted nothing in it;
+        a step that has begun is not traced, but noted as a gap. values: select the operations whose
+        tensors are recorded.
         """
         self.close()
         tell_moved(AffectedPrograms.TRACED)
@@ -101,7 +103,7 @@ class SessionTraces:
                 self._tracer = None
 
     def close(self) -> None:
-        """End the trace under way and hand over the operations that it has seen."""
+        """End the trace under way, and give the operations that it has seen to the recorder."""
         self.end_step(None)
         self._tracer = None
 

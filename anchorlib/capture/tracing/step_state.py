@@ -46,10 +46,12 @@ _SUMS: Final = {"aten.add.Tensor", "aten.add_.Tensor"}
 class OpContext(NamedTuple):
     """What was found out about an operation when it was dispatched.
 
-    stage: "forward", "backward", "accumulate", "optimizer" or "recompute". module: the name of the
-    module that it belongs to. seq: the number that it shares with its forward or backward
-    operation. node: the name of the autograd node that ran it; empty outside backward. where: its
-    line of user code. origin: the operation before decomposition, in compiled code.
+    stage: "forward", "backward", "accumulate" (gradients are summed), "optimizer" or "recompute".
+    module: the name of the module that the operation belongs to; "" if unknown. seq: a number that
+    a forward operation and its backward operations share; None where autograd has no node for the
+    operation. node: the name of the autograd node that ran it; "" outside backward. where: file and
+    line of user code. origin: in compiled code, the operation that the compiler replaced by this
+    one; "" elsewhere.
     """
 
     stage: str
@@ -100,7 +102,8 @@ class StepState:
     def next_step(self) -> list[TracedOp]:
         """Return the operations of the step that has ended, and forget all else about that step.
 
-        Only where its forwards ran is kept for one more step, in which their backward may run.
+        Only the places where its forwards ran are kept for one more step, in which the backward of
+        these forwards may run.
         """
         ops, self.ops = self.ops, []
         self.makers.forget()
@@ -129,7 +132,8 @@ class StepState:
     def are_written(self, makers: list[int | None]) -> Iterable[bool]:
         """Return, for each of the operations `makers`, whether it wrote the memory that it made.
 
-        makers: numbers of operations; None for memory from before the step, which is written.
+        makers: numbers of operations; None for memory from before the step, which is written. Where
+        all are written, the answer yields True without end, however many `makers` there are.
         """
         blank = self._blank
         return _ALL if blank.isdisjoint(makers) else [maker not in blank for maker in makers]
@@ -188,7 +192,7 @@ class StepState:
         return facts
 
     def _of_graph(self, facts: NodeFacts, place: CodePlace, node: Any) -> OpContext:
-        """Return stage, module and line of an operation in a graph of AOT's that is running.
+        """Return stage, module and line of an operation in a running graph of AOTAutograd.
 
         node: the autograd node that runs the graph's backward; None while the graph's forward runs.
         """
@@ -265,7 +269,7 @@ class StepState:
         return _context((stage, module, seq, "", place.where, ""))
 
     def _begin_pass(self) -> None:
-        """Note a forward with gradients: it begins the next pass if a backward was seen before."""
+        """Note a forward with gradients: the first one after a backward begins the next pass."""
         if self._ended:
             self.pass_index, self._ended = self.pass_index + 1, False
 

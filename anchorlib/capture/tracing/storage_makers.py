@@ -31,8 +31,8 @@ class StorageMakers:
     def of(self, keys: Iterable[int | None]) -> list[int | None]:
         """Return the number of the operation that last wrote each of these storages in this step.
 
-        keys: numbers that identify the storages, from `storage_keys`. None is returned for a
-        storage that was not written so far.
+        keys: numbers that identify the storages, from `storage_keys`. The answer has None for a
+        storage that no operation of the step has written, and for a key that is None.
         """
         return list(map(self._made.get, keys))
 

@@ -120,7 +120,7 @@ class Tracer:
     def end_step(self, upcoming: int | None) -> None:
         """End the traced step and hand over its operations, because step `upcoming` begins.
 
-        upcoming: None where no further step begins.
+        upcoming: None where no further step begins. Nothing happens if it is the open step.
         """
         if upcoming == self._step:
             return
@@ -175,8 +175,8 @@ class Tracer:
     def _run_graph(self, key: GraphKey, given: list[Any], run: Callable[[], Any]) -> Any:
         """Run a graph compiled by Inductor and note its operations if a trace is active.
 
-        key: identifies the graph. given: its inputs. run: runs it. Returns the graph's result.
-        A graph that was not read becomes a gap.
+        key: identifies the graph. given: the graph's inputs. run: a function that runs the graph.
+        Returns what `run` returns. In an active trace, a graph that was not read becomes a gap.
         """
         mode = self._mode
         if mode is None or not (mode.live and dispatch_modes()):

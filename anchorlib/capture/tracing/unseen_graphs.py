@@ -1,4 +1,4 @@
-"""Graphs of AOT's that their backend runs unseen: neither node by node nor through Inductor."""
+"""Graphs of AOTAutograd whose backend runs them unseen: not node by node, not through Inductor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Read(NamedTuple):
 
 
 class UnseenGraphs:
-    """Stores each graph of AOT's until it is known whether the graph's runs are seen.
+    """Stores each graph of AOTAutograd until it is known whether the graph's runs are seen.
 
     has_texts: whether some of the graphs that `take` returned last were read from their text.
     """
@@ -32,7 +32,10 @@ class UnseenGraphs:
         self.has_texts = False
 
     def read_text(self, text: str) -> None:
-        """Store the graph in a text that torch logs, unless the graph itself was read already."""
+        """Store the graph that torch logs as text, unless the graph itself was read already.
+
+        A text that cannot be read as a graph is ignored.
+        """
         logged = read_text(text)
         here = compile_id()
         known = [one.signature for one in self._read if one.compile_id == here]
@@ -40,7 +43,7 @@ class UnseenGraphs:
             self._read.append(_Read(here, logged.signature, logged.graph, is_text=True))
 
     def read(self, graph: fx.Graph) -> None:
-        """Store a graph that AOT hands to its backend."""
+        """Store a graph that AOTAutograd hands to its backend."""
         self._read.append(
             _Read(compile_id(), signature(graph), read_graph(graph, {}), is_text=False)
         )

@@ -25,8 +25,8 @@ class Digester:
     """Computes the digests of the tensors of one step, with a cache for non-contiguous tensors.
 
     The values of a transposed tensor must be put in order before their digest can be taken, which
-    takes several times as long as the digest. Its memory as it lies is hashed instead, and serves
-    as the key of a cache: equal bytes with equal dtype, shape and strides have an equal digest.
+    takes several times as long as the digest. So the tensor's memory is hashed as it lies, and the
+    hash is the key of a cache: equal bytes with equal dtype, shape and strides have equal digests.
 
     layouts: the layouts (dtype, shape, strides) of tensors met so far; None: none yet.
     """
@@ -48,10 +48,14 @@ class Digester:
         wanted: Iterable[bool],
         near: Near | None = None,
     ) -> tuple[tuple[OperandForm, ...], bytes]:
-        """Describe each tensor and digest its values; return descriptions and joined digests.
+        """Describe each tensor and digest its values; return all descriptions and all digests.
 
-        wanted: for each tensor, whether a digest is wanted and its memory has been written.
-        near: a cache of digests for the tensors of one operation, or None.
+        The digests are joined in the order of the tensors. A tensor without a digest adds no bytes,
+        and its description says so.
+        names: the argument name of each tensor.
+        wanted: for each tensor, whether its digest is wanted and its memory has been written.
+        near: digests of memory that this operation's tensors share, to be reused and added to; None
+        for no such cache.
         """
         forms: list[OperandForm] = []  # `list[OperandForm]()` takes most of a microsecond
         digests = b""
@@ -71,8 +75,8 @@ class Digester:
     ) -> bytes | None:
         """Return the xxh3-128 digest of the values of `x`; None if no record could hold them.
 
-        near: a cache of digests for one operation whose input and output mostly share memory.
-        layout: the layout of `x`, if it is known already.
+        near: digests of memory that one operation's tensors share, reused and added to; None: no
+        such cache. layout: the layout of `x`, if it is known already.
         """
         layout = layout or self.layouts.of(x)
         memory_at, gathering = layout.memory_at, layout.gathering
@@ -105,8 +109,8 @@ class Digester:
 def digest_of(x: torch.Tensor) -> bytes | None:
     """Return the xxh3-128 digest of the values of `x`, uncached; None if no record could hold them.
 
-    The bytes are read where they lie: after `x.numpy()`, the storage of a user's tensor could never
-    be resized again.
+    The bytes are read by their address and not through `x.numpy()`, after which the storage of a
+    user's tensor could never be resized again.
     """
     memory = quick_place(x, data_address)
     if memory is not None:

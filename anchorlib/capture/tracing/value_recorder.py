@@ -1,8 +1,9 @@
 """Records whole tensors of traced operations, as `trace(values=...)` selects them.
 
-Inputs are recorded right before an operation runs and outputs right after it, so that an operation
-in place has both. A tensor without plain values (sparse, quantized, of a dtype that no record can
-have) becomes a gap of the trace, as does a tensor that only ever exists inside a compiled kernel.
+Inputs are recorded right before an operation runs and outputs right after it, so that a tensor
+which an operation changes in place is recorded both before and after. A tensor without plain values
+(sparse, quantized, of a dtype that no record can have) becomes a gap of the trace, as does a tensor
+that only ever exists inside a compiled kernel.
 """
 
 from __future__ import annotations
@@ -52,15 +53,18 @@ class ValueRecorder:
     ) -> None:
         """Record selected inputs of an operation that is about to run, and count the call.
 
-        pass_index: the pass in which it runs. names, tensors: its inputs whose memory has been
-        written.
+        pass_index: the pass in which the operation runs. names, tensors: those inputs whose memory
+        has been written.
         """
         self.begin(called, pass_index)
         for name, x in zip(names, tensors, strict=True):
             self.keep(called, taken_kind(name), x)
 
     def after(self, called: Called, names: Iterable[str], tensors: Iterable[torch.Tensor]) -> None:
-        """Record selected outputs of the operation that has run. names, tensors: its outputs."""
+        """Record selected outputs of the operation that has run.
+
+        names, tensors: its outputs, which are what it returned ("out") and the arguments it wrote.
+        """
         for kind, x in zip(made_kinds(names), tensors, strict=True):
             self.keep(called, kind, x)
 

@@ -47,8 +47,9 @@ def _selector(text: object) -> Selector:
 class Called(NamedTuple):
     """What selectors see of an operation: its full name, its origin and its module.
 
-    op: the full name, as "aten.mm.default". origin: the operation that a compiler decomposed into
-    this operation; empty if there was none. module: the name of the module that ran the operation.
+    op: the full name, such as "aten.mm.default". origin: the operation that a compiler decomposed
+    into this operation; "" if there was none. module: the name of the module that ran the
+    operation; "" where none did.
     """
 
     op: str
@@ -80,9 +81,9 @@ class WantedValues:
         self._possible: dict[tuple[str, str], bool] = {}
 
     def takes(self, called: Called, kind: str) -> bool:
-        """Return whether a selector selects tensors of kind `kind` ("op.out") of an operation.
+        """Return whether a selector selects tensors of `kind` (such as "op.out") of an operation.
 
-        Selectors that do are noted, and are not in `unmatched` any more.
+        The selectors that do are removed from `unmatched`.
         """
         key = called, kind
         known = self._known.get(key)
@@ -98,10 +99,11 @@ class WantedValues:
         return took
 
     def may_take(self, op: str, origin: str, modules: Iterable[str]) -> bool:
-        """Return whether a selector may select tensors of an operation run by one of `modules`.
+        """Return whether a selector may select tensors of an operation that one of `modules` runs.
 
-        op: the operation's full name. origin: the operation before a compiler decomposed it; "" if
-        there was none. This is asked of a compiled graph, whose modules are known only later.
+        op: the operation's full name. origin: the operation that a compiler decomposed into it; ""
+        if there was none. This is asked before a compiled graph runs, when it is not yet known
+        which of the graph's modules runs the operation.
         """
         key = op, origin
         known = self._possible.get(key)

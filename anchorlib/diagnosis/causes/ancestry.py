@@ -67,7 +67,8 @@ class RecordAncestry:
 class Search:
     """The parents and operations that the search for one record's parents has found so far.
 
-    The fields are those of `RecordAncestry`; dicts stand for ordered sets.
+    The fields are those of `RecordAncestry`, and `links` are its parents. Dicts stand for ordered
+    sets.
     """
 
     links: dict[Link, Link] = field(default_factory=dict)
@@ -101,7 +102,10 @@ class Search:
         return tuple(edges.ops[place] for place in places)
 
     def add_parent(self, link: Link) -> None:
-        """Note a parent; where two chains of operations lead to it, it keeps those of both."""
+        """Note a parent; if it was noted before, add the operations of `link` to those noted then.
+
+        A parent to which several chains of operations lead so has the operations of all of them.
+        """
         bare = replace(link, ops=())
         known = self.links.get(bare)
         if known is not None and known.ops != link.ops:

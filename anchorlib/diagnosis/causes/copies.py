@@ -26,9 +26,9 @@ MIXING = np.uint64(0x9E3779B97F4A7C15)
 def copies(alignment: Alignment, rows: Array) -> dict[int, int]:
     """Return, for rows of A whose value is a copy in one run or in both, the row that was copied.
 
-    That is the latest earlier record of another tensor with equal bits in that run. A row that is a
-    copy in both runs has the source that A shows. Rows that are no copy are left out. Keys and
-    values of the dict are rows of A.
+    The row that was copied is the latest earlier record of another tensor that has equal bits in
+    the run in which the value is a copy. If it is a copy in both runs, A's records decide. Keys and
+    values of the dict are rows of A; rows that are no copy are not among the keys.
     rows: rows of A that have partners in B and may be copies.
     """
     a, b = alignment.a, alignment.b
@@ -44,9 +44,10 @@ def copies(alignment: Alignment, rows: Array) -> dict[int, int]:
 
 
 def _earlier(table: Table, rows: Array) -> dict[int, int]:
-    """Return, for each row, the latest earlier value of another tensor of its rank with equal bits.
+    """Return row -> the latest earlier `value` row of another tensor on its rank with equal bits.
 
-    A row is left out where there is no such tensor, or where its own tensor had these bits first.
+    A row is left out where there is no such tensor, where the earliest record with these bits is of
+    the row's own tensor, and where the bits are not distinctive (`_are_distinctive`).
     """
     rows = rows[_are_distinctive(table, rows)]
     if not len(rows):

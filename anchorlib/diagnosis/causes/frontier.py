@@ -42,19 +42,20 @@ class Frontier:
         later records: then a row that differs is 0 here.
     role: the `Role` of each row that differs.
     explained: whether another recorded difference explains a row that differs.
-    ancestry_incomplete: whether the row's ancestry is incomplete.
-    only_parameters_missing: whether parameters are all that A's records of the row's step lack of
-        the row's ancestry.
+    ancestry_incomplete: whether the row may have parents that are unknown, were not recorded, or
+        have no partner in B; True for each row of a mode that keeps only some observations.
+    only_parameters_missing: whether the row lacks known parents in its step, all of them parameters
+        without a record.
     parent_only_in_a: whether a parent in the row's own step was recorded in A alone.
-    predecessor_missing: whether records just before the row's block are missing. That is so where
-        the row's step lacks its first pass, and where the step before was not recorded in both runs
-        (step 0 needs no step before it).
+    predecessor_missing: whether records just before the row's block are missing: the first pass of
+        the row's step in A, or the step before in A or B (step 0 needs no step before it).
     unfollowed: whether the row is a value that a module computed without gradients.
     first_order: the row's order of execution; where its tensor was recorded under another name
         before, the order of that first record.
     block_of, place_of: the row's block (the records of its rank, phase and step) in `blocks`, and
         its index in the layout of that block.
-    layouts: the resolved parents of each layout in which something differs.
+    layouts: by its number, each layout of blocks in which something differs, with the parents of
+        the records that differ.
     copies: row -> row of the earlier record that the value copies in one run alone. Such a value
         is one that autograd does not follow and whose difference nothing explains; the record that
         it copies is equal in both runs.
@@ -189,11 +190,12 @@ def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Front
 
 
 def _begin(front: Frontier) -> None:
-    """Make one record of each rank's first step that differs an origin, where none is one.
+    """Make one record of each rank's first differing step an origin, if the step has no origin yet.
 
     Two names of one tensor explain each other's gradients. So where the graph behind such a tensor
-    is cut in one run alone, all differences of the step may seem to be explained. The first record
-    that lacks the record of a parent in one run is the origin then, or else the first that differs.
+    is cut in one run alone, all differences of the step may seem to be explained. Then the origin
+    is the first record whose ancestry is incomplete, or, without such a record, the first record
+    that differs.
     """
     a, rows = front.alignment.a, np.flatnonzero(front.status == DIFFERS)
     ranks = a.rank[rows]
@@ -259,8 +261,9 @@ def _trains(table: Any, phase: int) -> bool:
 def _inside(front: Frontier, layout: StepLayout, of_layout: Array) -> None:
     """Judge the rows of a layout's blocks by the parents that lie in the rows' own step.
 
-    Fills `explained`, `ancestry_incomplete`, `parent_only_in_a` and other columns of `front`, for
-    all blocks at once.
+    Fills `role`, `explained`, `ancestry_incomplete`, `only_parameters_missing`, `parent_only_in_a`,
+    `unfollowed` and `first_order` of `front`, for all blocks at once.
+    of_layout: the blocks of this layout in which something differs.
     """
     size = len(layout.keys)
     children, first = np.unique(layout.child, return_index=True)
@@ -284,10 +287,12 @@ def _inside(front: Frontier, layout: StepLayout, of_layout: Array) -> None:
 
 
 def _parents(front: Frontier, rows: Array, layout: StepLayout) -> Array:
-    """Return the status of each parent in these blocks; a parent recorded too late counts as equal.
+    """Return the status of the parent of each link of a layout in these blocks: (blocks, links).
 
-    rows: the rows of each block, (blocks, records). Where an optimizer steps inside a step, records
-        of later passes did not go into its result.
+    A parent that was recorded after its child counts as equal where the layout says that it must
+    have come before (`timely`): where an optimizer steps inside a step, records of later passes did
+    not go into its result.
+    rows: the rows of each block, (blocks, records).
     """
     parents = front.carried[rows][:, layout.parent]
     timely = np.flatnonzero(layout.timely)
@@ -309,11 +314,12 @@ def _hand_on(first_order: Array, rows: Array, layout: StepLayout) -> None:
 
 
 def _across(front: Frontier, layout: StepLayout, of_layout: Array) -> None:
-    """Judge rows by their parents in other steps and phases; set `predecessor_missing`.
+    """Judge rows by their parents in other steps and phases.
 
-    Fills `explained` and `ancestry_incomplete` of `front` (see `_away`). Rows are marked where the
-    step before was not recorded in both runs (except in step 0), and where the records of a step
-    begin after its first pass.
+    Fills `explained` and `ancestry_incomplete` of `front` (see `_away`). Marks rows in
+    `predecessor_missing` where the step before was not recorded in both runs (except in step 0), or
+    where the records of a step begin after its first pass.
+    of_layout: the blocks of this layout in which something differs.
     """
     blocks = front.blocks
     steps = blocks.step[of_layout]
@@ -339,7 +345,7 @@ def _away(front: Frontier, links: list[Any], children: Array, target: Array) -> 
     A child is marked in `front` as `explained` where its parent differs, and as
     `ancestry_incomplete` where its parent has no record in A or no partner in B.
     links: from these children to their parents. children: the blocks of the children. target: for
-        each of them the block of its parents, all of one layout.
+        each block of `children`, the block of the parents; all target blocks have one layout.
     """
     a, blocks = front.alignment.a, front.blocks
     rows = blocks.rows_of(int(target[0]))
@@ -363,10 +369,10 @@ def _away(front: Frontier, links: list[Any], children: Array, target: Array) -> 
 
 
 def _copies(front: Frontier) -> None:
-    """Link each value that autograd does not follow to the earlier record of which it is a copy.
+    """Find the earlier records that unexplained values copy, where autograd does not follow these.
 
-    If that record differs, the value is marked as explained; if the record is equal in both runs,
-    it is put into `front.copies`.
+    If the record that was copied differs, the value is marked as explained. If it is equal in both
+    runs, the value and the record are put into `front.copies`.
     """
     rows = front.origins
     rows = rows[np.isin(front.role[rows], (Role.LOOSE, Role.INPUT))]

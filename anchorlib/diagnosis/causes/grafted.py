@@ -24,7 +24,7 @@ def is_grafted(alignment: Alignment) -> bool:
 
 
 def carried(alignment: Alignment, status: Array) -> Array:
-    """Return `status`, in which each row of A whose value B was handed counts as equal.
+    """Return a copy of `status` in which each row of A whose value B was handed counts as equal.
 
     A rerun under `anchorlib.graft` replaces its values by A's, so that later records do not inherit
     the differences before them. Tensors that B's header names as not handed over keep their status.

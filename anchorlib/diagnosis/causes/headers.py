@@ -74,8 +74,8 @@ MODULE = "module."
 def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
     """Return the header entries that differ, by name: (A's, B's), None where a run lacks the entry.
 
-    The headers are those of the lowest rank that both runs have (without one: of each run's lowest
-    rank); of schedules, all ranks are compared.
+    The headers compared are those of the lowest rank that both runs have, or, where they share no
+    rank, of the lowest rank of each run. Schedules are compared on all ranks that both have.
     """
     a, b = alignment.a.header, alignment.b.header
     common = sorted(set(a) & set(b))
@@ -119,9 +119,9 @@ def _trees(header_a: Mapping[str, Any], header_b: Mapping[str, Any]) -> dict[str
 
 
 def from_outside(table: Table) -> set[str]:
-    """Return the names of tensors whose gradients were seen only outside of the compiled code.
+    """Return the names of tensors whose gradients a run saw only outside of its compiled code.
 
-    These gradients may lack a part that the compiled code used inside.
+    Such a gradient may lack a part that was used inside the compiled code. table: the run's.
     """
     lists_of_names = [header.get("grad.from_outside") for header in table.header.values()]
     return {name for names in lists_of_names if isinstance(names, list) for name in map(str, names)}
@@ -160,9 +160,9 @@ def module_key(name: str) -> str:
 def made_otherwise(a: object, b: object) -> tuple[str, str] | None:
     """Return how the descriptions of two modules differ; None if they are equal, or one is missing.
 
-    a, b: descriptions, as "LayerNorm((32,), eps=1e-05)". The answer is a text for A and a text for
-        B. For modules of one class they hold only the arguments that differ: ("LayerNorm eps
-        1e-05", "0.01").
+    a, b: descriptions, such as "LayerNorm((32,), eps=1e-05)". The answer is a text for A and a
+        text for B. For modules of one class, the two texts hold only the arguments that differ:
+        ("LayerNorm eps 1e-05", "0.01").
     """
     if not (isinstance(a, str) and isinstance(b, str)) or a == b:
         return None
@@ -182,8 +182,8 @@ def made_otherwise(a: object, b: object) -> tuple[str, str] | None:
 def other_values(a: object, b: object) -> bool:
     """Return whether two modules of one class differ in an argument that changes their formula.
 
-    a, b: descriptions, as "LayerNorm((32,), eps=1e-05)". Only arguments in FORMULA count: an
-        argument of a user's own class (`chunk=64`, `way='unfold'`) may state how the class
+    a, b: descriptions, such as "LayerNorm((32,), eps=1e-05)". Only arguments in FORMULA count:
+        an argument of a user's own class (`chunk=64`, `way='unfold'`) may state how the class
         computes, and leave the formula unchanged.
     """
     if not (isinstance(a, str) and isinstance(b, str)) or a == b:
@@ -214,9 +214,10 @@ def _parted(text: str) -> tuple[str, list[str]]:
 
 
 def _engines(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
-    """Return the entry "torch.backend" where one run alone was compiled, else an empty dict.
+    """Return {"torch.backend": (A's, B's)} where one run alone was compiled, else an empty dict.
 
-    Compiled code shows in the names of the autograd nodes.
+    The two texts are "compiled" and "eager". Whether code was compiled shows in the names of the
+    autograd nodes; the dict is also empty where a run has stored none.
     """
     statements = [
         [edges for of_rank in table.edges.values() for edges in of_rank]

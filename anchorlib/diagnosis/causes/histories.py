@@ -48,9 +48,10 @@ class HistoryDivergence(NamedTuple):
 
 
 def partings(alignment: Alignment) -> list[HistoryDivergence]:
-    """Return where the schedules of the optimizers part, in the order of A's header.
+    """Return, for each schedule of the optimizers that differs, the first step at which it does.
 
-    Each schedule appears once, for the lowest rank on which it parts.
+    The schedules are in the order of A's header. Each appears once, for the lowest rank on which
+    it differs.
     """
     known: dict[str, HistoryDivergence] = {}
     for rank in _ranks(alignment):
@@ -60,7 +61,10 @@ def partings(alignment: Alignment) -> list[HistoryDivergence]:
 
 
 def partings_of(alignment: Alignment, rank: int) -> list[HistoryDivergence]:
-    """Return where the schedules of the optimizers part on one rank, in the order of A's header."""
+    """Return the first step at which each schedule of the optimizers differs on one rank.
+
+    Schedules that do not differ are left out. The others are in the order of A's header.
+    """
     header_a, header_b = (table.header.get(rank, {}) for table in (alignment.a, alignment.b))
     partings_found = []
     for key in header_a:
@@ -88,17 +92,18 @@ def settings(alignment: Alignment) -> list[HistoryDivergence]:
 def setting_at(header: Mapping[str, Any], name: str, step: int) -> Any:
     """Return a setting as a run had it at a step (of its own count); None where it is not stated.
 
-    name: as "optimizer.lr". A schedule of the setting counts before what it began with.
+    name: such as "optimizer.lr". If the header has a history of the setting, the value comes from
+    the history, else from the entry that states the setting once.
     """
     history = _history(header.get(HISTORY + name), 0)
     return header.get(name) if history is None else _at(history[0], step)
 
 
 def drawn_otherwise(alignment: Alignment) -> int | None:
-    """Return the first step that began with another random state in B; None where no step did.
+    """Return the first step, as A counts, that began with other random states in A and B.
 
-    None also where the seeds differ: then the random states of all steps differ, and no step is
-    special.
+    None where no step did so, and where the seeds differ: then the random states of all steps
+    differ, and no step is special.
     """
     header_a, header_b = _headers(alignment)
     first: list[int] = []
@@ -152,8 +157,8 @@ def _at(points: Points, step: int) -> Any:
 def _history(entry: Any, offset: int) -> tuple[Points, int] | None:
     """Return the points of a history and the last step it knows, in A's count; None if invalid.
 
-    entry: the header entry. offset: what to subtract from the entry's steps to get A's. Entries
-    come from stores, which anyone may have written.
+    entry: the header entry; it may be invalid, since anyone may have written a store.
+    offset: what to subtract from the entry's steps to get A's.
     """
     try:
         points = [(int(step) - offset, value) for step, value in entry["points"]]

@@ -72,6 +72,7 @@ class Lineage:
 
         These are the last edges stated at or before `step` for this pass and shape; where none are,
         the first that were stated for this name, call, phase and attempt.
+        shape: the shape of the call's result; None: the shape of the first edges that were stated.
         """
         first = (attempt, phase, name, call)
         known = self._first.get(first)
@@ -143,9 +144,10 @@ class StepLineage:
         return self._there.get((name, "grad", pass_index, call)) if value is None else value
 
     def may_be(self, name: str) -> bool:
-        """Return whether forward calls of `name` may have been made without leaving a record.
+        """Return whether forward calls of a tensor may have been made without leaving a record.
 
-        That is so where its mode records only some calls, and where it has no records at all.
+        That is so where the modes that record its values and gradients all record only some calls,
+        and where the rank has no record of the tensor at all. name: the tensor's.
         """
         kinds = [kind for kind in ("value", "grad") if (name, kind) in self._recorded]
         return all((name, kind) in self._sampled for kind in kinds)
@@ -174,8 +176,8 @@ class StepLineage:
     def loose(self) -> list[RecordKey]:
         """The keys of values of which autograd says nothing: data, buffers, results of `no_grad`.
 
-        A tensor that the program makes and that requires a gradient, as the sample points of a
-        physics-informed net, is among them: no operation made it. Parameters are not among them.
+        Tensors that the program makes and that require a gradient, such as the sample points of a
+        physics-informed net, are among them: no operation made such a tensor. Parameters are not.
         """
         keys, parameters = [], self.parameters
         for key in self._there:
@@ -190,9 +192,9 @@ class StepLineage:
     def is_followed(self, name: str, pass_index: int, call: int) -> bool:
         """Return whether autograd follows the value of a forward call; True where it is not known.
 
-        Of a module that is called without gradients, as a teacher, the edges name the module in
-        place of operations. Autograd then follows nothing that is computed from the module's
-        result.
+        If a module is called without gradients, such as a teacher, the edges of its result name
+        the module in place of operations. Autograd then follows nothing that is computed from
+        that result.
         """
         site: Site | None = (name, pass_index, call)
         seen = set()
@@ -213,8 +215,8 @@ class StepLineage:
     def parameters(self) -> Collection[str]:
         """Names of the parameters from which this step's tensors were computed.
 
-        A tensor that requires a gradient and has edges of its own, as an input of a model, is no
-        parameter.
+        A tensor that requires a gradient and has edges of its own, such as an input of a model, is
+        no parameter.
         """
         return self._parameters - {name for name, _, _ in self._edges}
 
@@ -257,7 +259,7 @@ class StepLineage:
         return replace(answer, parents=tuple(others))
 
     def _other_name(self, site: Site) -> Site | None:
-        """Return the record of the same tensor under the name that it had before; None without."""
+        """Return the call that recorded the same tensor before under another name, else None."""
         edges = self._edges.get(site)
         if edges is None or edges.ops or edges.missing or len(edges.parents) != 1:
             return None
@@ -300,14 +302,17 @@ class StepLineage:
             search.add_parent(Link(name, kind, call - 1))
 
     def _reach_state(self, link: Link, search: Search) -> None:
-        """Note a parameter's record as a parent; if its kind has no records, note it as missing."""
+        """Note a parameter's record as a parent, or as missing if its kind has no record at all."""
         if (link.name, link.kind) in self._recorded:
             search.add_parent(link)
         else:
             search.add_missing(f"{link.name}@{link.kind} is not recorded")
 
     def _consumed(self, name: str, search: Search) -> None:
-        """Note as parents the gradients of all passes, the sum of which the optimizer reads."""
+        """Note as parents a parameter's gradients of all passes, whose sum the optimizer reads.
+
+        A pass without a record of its gradient is replaced by the gradients that it was made from.
+        """
         for pass_index in sorted({site[1] for site in self._children if site[::2] == (name, None)}):
             # A second backward through one forward is a call of its own.
             calls = [key[3] for key in self._there if key[:3] == (name, "pass_grad", pass_index)]

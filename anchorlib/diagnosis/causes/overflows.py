@@ -89,9 +89,10 @@ def _nonfinite(table: Table, rows: Array) -> Array:
 
 
 def _times(over: tuple[Table, int], finite: tuple[Table, int]) -> float:
-    """Return the ratio of the loss scales of two gradients, each given as a table and a row.
+    """Return the loss scale of the infinite gradient divided by that of the finite one.
 
-    0.0 where the second record is no gradient, or is not finite.
+    over, finite: the two gradients, each as a table and a row. 0.0 where the record `finite` is no
+    gradient, or is not finite.
     """
     table, row = finite
     if table.tensors[table.tensor[row]].kind not in SCALED or _nonfinite(table, np.array([row]))[0]:
@@ -100,7 +101,7 @@ def _times(over: tuple[Table, int], finite: tuple[Table, int]) -> float:
 
 
 def _exceeds(over: tuple[Table, int], finite: tuple[Table, int], times: float) -> bool:
-    """Return whether a finite gradient, times a ratio, exceeds what the other run's can hold.
+    """Return whether a finite gradient, times a ratio, exceeds what the infinite one can hold.
 
     over, finite: the infinite gradient and the finite one, each as a table and a row. times: the
     ratio of their loss scales.

@@ -79,7 +79,7 @@ class CauseScope(IntFlag):
 def plain(mode: str) -> bool:
     """Return whether a mode keeps every observation of the steps it records.
 
-    mode: the mode's text, as "all" or "every_n:unit=step".
+    mode: the mode's text, such as "all" or "every_n:unit=step".
     """
     return mode in ("all", "summary") or (mode.startswith("every_n") and ":unit=step" in mode)
 
@@ -137,7 +137,8 @@ class StepLayout:
     def find(self, key: RecordKey, *, latest: bool = False) -> int | None:
         """Return the place (index in this layout) of a record; None where the layout lacks it.
 
-        latest: take the last record at or before the pass, as for the value of a parameter.
+        key: the record's (name, kind, pass, call). latest: whether to take the last such record at
+        or before the key's pass, as for the value of a parameter.
         """
         name, kind, pass_index, call = key
         for earlier in range(pass_index, -1 if latest else pass_index - 1, -1):

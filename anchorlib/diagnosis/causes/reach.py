@@ -27,9 +27,8 @@ NEVER = np.iinfo(np.int64).max
 class Reach:
     """The earliest difference of each role, by rank and step.
 
-    All questions are answered from these.
-
-    differs, role, first_order, unfollowed: an entry for each row of the table.
+    All answers of this class follow from these. A role is what a record is in its step (`Role`).
+    differs, role, first_order, unfollowed: arrays with an entry for each row of the table.
     role: meaningful for rows that differ.
     first_order: the row's order, or that of an earlier record of its tensor under another name.
     unfollowed: whether the row is a value that a module computed without gradients.
@@ -57,9 +56,9 @@ class Reach:
         self._loose = self._earliest(loose, table.order).min(axis=1, initial=NEVER)
 
     def _earliest(self, rows: Array, values: Array) -> Array:
-        """Return the smallest of `values` among these rows, by rank and step.
+        """Return the smallest of `values` among these rows for each rank and step: (ranks, steps).
 
-        NEVER where there is no row.
+        NEVER where a rank and step has none of the rows. values: one for each row of the table.
         """
         earliest = np.full((len(self._ranks), len(self._steps)), NEVER)
         np.minimum.at(earliest, (self._rank[rows], self._step[rows]), values[rows])
@@ -139,7 +138,7 @@ class Reach:
 
 
 def _single_numbers(table: Table) -> Array:
-    """For each row, whether it is one floating-point number, as the loss of an evaluation.
+    """Return, for each row, whether it is a single floating-point number, such as a loss.
 
     Loose values may be unknown parents, since operations read indices and masks without a trace in
     the graph. A single number is not counted among them: a program that computes one without

@@ -55,7 +55,7 @@ def starting_values(alignment: Alignment) -> StartingValues:
     """Return which starting values are equal in both runs and which differ, by their digests.
 
     The ranks are those that both runs have. A tensor counts where both runs state its digest for
-    the same step. Both answers are empty where passes or ranks were merged.
+    the same step. Where passes or ranks were merged, no tensor counts.
     """
     equal: set[tuple[int, str]] = set()
     unequal: dict[tuple[int, str], tuple[str, str]] = {}
@@ -76,7 +76,10 @@ def starting_values(alignment: Alignment) -> StartingValues:
 
 
 def _stated(header: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
-    """Return name -> (step, digest), without malformed entries: anyone may have written a store."""
+    """Return the starting values that a header states: name -> (step, digest).
+
+    Malformed entries are left out, since anyone may have written a store.
+    """
     entry = header.get(STARTS)
     if not isinstance(entry, dict):
         return {}

@@ -45,7 +45,10 @@ class Blocks:
         return rows
 
     def find(self, rank: Array, phase: Array, step: Array) -> Array:
-        """Return the number of the block of each rank, phase and step; -1 where there is none."""
+        """Return, for each rank, phase and step, the number of its block; -1 where there is none.
+
+        rank, phase, step: one entry each for every block sought. A phase is its index in the table.
+        """
         keys = _packed(self.rank, self.phase, self.step)
         wanted = _packed(rank, phase, step)
         if not len(keys):

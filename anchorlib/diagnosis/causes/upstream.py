@@ -13,7 +13,7 @@ def upstream(edges: Sequence[Edges], name: str, phase: str) -> set[str]:
     """Return the names of all tensors and parameters that a tensor was computed from in a phase.
 
     Only edges inside one pass count. Tensors that were handed over without autograd are left out:
-    no gradient goes back to them.
+    no gradient goes back to them. edges: the stored edges of a rank. name: the tensor's name.
     """
     made_of: dict[str, set[str]] = {}
     for statement in edges:

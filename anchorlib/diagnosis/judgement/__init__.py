@@ -1,17 +1,17 @@
 """What each difference is, and whether it matters: rounding, noise, or something else.
 
 A and B are the two runs that are compared. The functions of this package are given a record as
-`row`, its index in A's table (`pairing.Table`); `row_b` is the index of its partner in B's table.
-Where `measures` are given too, `at`, `here` and `place` are indices into these measured pairs
-(`sizes.Measures`), unless a docstring says otherwise. A clause is a part of a sentence for people;
-an empty clause says nothing.
+`row`, its index in A's table (`pairing.Table`); `row_b` is the index of its partner in B's table,
+and `pair` is the index of both in the alignment (`pairing.Alignment`). Where `measures` are given
+too, `at`, `here` and `place` are indices into these measured pairs (`sizes.Measures`), unless a
+docstring says otherwise. A clause is a part of a sentence for people; an empty clause says nothing.
 
 origins            differences that no recorded parent explains
 rounding           how large one operation's own error may be
 noise              how far apart runs are that should be equal
 changes            how B's computation of an origin differs from A's
-origin_classifier  the class of each origin: rounding, not_rounding, starts_unequal, …, and why;
-                   which questions are asked, in which order
+origin_classifier  the class of each origin (rounding, not_rounding, nonfinite, nondeterministic,
+                   starts_unequal or window_start), and why; the order of the questions
 external_causes    the answer for what came from outside: data, parameters, buffers
 missing_records    the answer for what may have begun in records that are missing
 computed_rows      the answer for all other records, by the size of the error

@@ -17,7 +17,8 @@ _STAGES = {"value": "forward", "grad": "backward", "pass_grad": "backward"}
 class Completeness:
     """Whether A and B reached the same last step, lost no record, and did not die.
 
-    A run that is still written is complete as long as it is not behind the other one.
+    A run that is still written is complete as long as it is not behind the other run. As a bool,
+    this is True where both runs are complete.
 
     a, b: whether A, and B, is complete. why: for people, one clause for each thing that is missing;
     "" where nothing is missing.
@@ -66,7 +67,7 @@ def _lacks(name: str, table: Table, other: str, further: int | None) -> list[str
 
 
 def _ending(table: Table) -> str:
-    """Return a phrase on how far a run came, as "ended in the backward of step 3 "."""
+    """Return a phrase on how far a run came: "ended in the backward of step 3 "."""
     if not len(table):
         return "has no record "
     last = int(np.lexsort((table.order, table.step))[-1])

@@ -46,7 +46,9 @@ class ComputedRows:
     and B are. "starts_unequal" remains possible where the row reads data, parameters or random
     numbers that were not recorded.
 
-    agreed: see `judge.Judge`.
+    noise: how far apart noise runs are; None without noise runs.
+    agreed: where the runs call modules differently for equal work, the step whose other records
+    were found equal but for rounding; None where they do not.
     """
 
     frontier: Frontier
@@ -71,7 +73,9 @@ class ComputedRows:
     def of(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         """Return the class of a computed row, and why.
 
-        It follows from NaN and infinity, from random operations, and from the size of the error.
+        The class follows from NaN and infinity, from random operations, and from the size of the
+        error. row: A's row. pair: the row's index in the alignment. measure: how far apart A and B
+        are in it.
         """
         if measure.nonfinite and self.overflows.of(np.array([row]))[0]:
             times = figure(self.overflows.times(row))
@@ -140,7 +144,8 @@ class ComputedRows:
     ) -> tuple[str, str]:
         """Return the class of a row whose error exceeds one operation's rounding, and why.
 
-        It is "rounding" if the order or the cancelling of the terms of its sum explains the error.
+        The class is "rounding" if the order or the cancelling of the terms of the row's sum
+        explains the error; otherwise `_large` decides. error: the bound of an operation's rounding.
         """
         resummed = self.resummations.of(row, row_b, measure, error.eps)
         if resummed is not None and resummed.rounding:
@@ -153,7 +158,7 @@ class ComputedRows:
     def _agrees_with_all_learnt(self, row: int, measure: Measure) -> bool:
         """Return whether a row is off by few roundings, and so is all that is learned in its step.
 
-        Code that is written differently, as a probability that is computed from logarithms, may
+        Code that is written differently, such as a probability computed from logarithms, may
         round several times where the other run rounds once. The step must be the first that
         differs. False for kinds other than values and gradients, outside of training, and for
         formats coarser than float32.
@@ -176,7 +181,7 @@ class ComputedRows:
         return self._equal_learning
 
     def _few(self, row: int, measure: Measure) -> bool:
-        """Return whether an error is a few roundings of its row, or of a number computed from it.
+        """Return whether an error is a few roundings of its row, or of a number made from the row.
 
         A loss may be a sum of a large term and a penalty near zero, whose own terms cancel. The
         penalty's error may be many roundings of the penalty, and yet few of the loss.
@@ -203,8 +208,9 @@ class ComputedRows:
     def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
         """Return the class of an error beyond the rounding of one operation, and why.
 
-        It is a fault, unless the whole step is equal but for a few roundings, or rounding before
-        the row, unrecorded data, parameters or random numbers may explain the error.
+        The error is a fault, unless the whole step is equal but for a few roundings, or rounding
+        before the row, unrecorded data, parameters or random numbers may explain the error.
+        note: what is said of a fault, as the reason of its class.
         """
         if self._agrees_with_all_learnt(row, measure):
             return "rounding", "a few roundings in a row, as in all that is learned in the step"
@@ -244,10 +250,10 @@ class ComputedRows:
     def _reshaped(self, row: int, pair: int) -> tuple[str, str]:
         """Return the class of a row whose shapes differ, and why.
 
-        It is a fault, unless the number of samples in unrecorded data may explain it. That is
-        possible only for the first result of a pass, where equal operations made it and only the
-        sizes of its first axis differ. All other sizes are decided by the program, or follow from a
-        recorded tensor.
+        Other shapes are a fault, unless the number of samples in unrecorded data may explain them.
+        That is possible only for the first result of a pass, where equal operations made it and
+        only the sizes of its first axis differ. All other sizes are decided by the program, or
+        follow from a recorded tensor.
         """
         front = self.frontier
         a, b = front.alignment.a, front.alignment.b

@@ -41,9 +41,8 @@ class ExternalCauses:
 
     Such a row is "starts_unequal" where it was unequal from its first record on, and "window_start"
     where the step before it was not recorded. A method that returns None says that the difference
-    need not come from outside: then the other questions of `OriginClassifier` decide, the size of
-        the error
-    last.
+    need not come from outside: then the other questions of `OriginClassifier` decide, and the size
+    of the error last.
     """
 
     frontier: Frontier
@@ -61,11 +60,12 @@ class ExternalCauses:
 
         An input is data from outside, with two exceptions. Where B is given the tensor that A is
         given for another argument, the code exchanged the arguments. And the program computed the
-        input in three cases: where it is, in both runs, that of the pass before, moved by a small
-        step (`MadeByCode.is_iterate`); where A's and B's input are variants of one another or have
-        unequal shapes, and computed records come before them in their pass; and where they are a
-        few roundings apart, as results before them are, in the step before too. A computed input is
-        "rounding" where results before it differ nearly as much; otherwise None is returned.
+        input in three cases: where it is, in both runs, the input of the pass before, moved by a
+        small step (`MadeByCode.is_iterate`); where A's and B's input are variants of one another or
+        have unequal shapes, and computed records come before them in their pass; and where they are
+        a few roundings apart, as results before them are, in the step before too. A computed input
+        is "rounding" where results before it differ nearly as much; otherwise None is returned.
+        row: A's row. pair: its index in the alignment. measure: how far apart A and B are in it.
         """
         if other := self._given_elsewhere(row, pair):
             return "not_rounding", f"B is given here what A is given as {other}"
@@ -80,10 +80,11 @@ class ExternalCauses:
         return "starts_unequal", "the model was given something else"
 
     def _is_near(self, row: int, measure: Measure, steps_back: int = 0) -> bool:
-        """Whether results before an input differ nearly as much, in its step and some before it.
+        """Return whether results before an input differ nearly as much as the input itself.
 
-        The program may have computed the input from them without a trace, as an action from an
-        actor's result and noise.
+        The program may have computed the input from such results without a trace, for example an
+        action from an actor's result and noise.
+        steps_back: how many steps before the input's own step are looked at as well.
         """
         a = self.frontier.alignment.a
         rows = self.frontier.alignment.a_row[self.measures.pair]
@@ -95,12 +96,12 @@ class ExternalCauses:
         return measure.error_eps * measure.eps <= NEARLY * largest
 
     def _are_variants(self, row: int, pair: int, measure: Measure) -> bool:
-        """Whether A's and B's input are variants of one another, sample by sample.
+        """Return whether A's and B's input are variants of one another, sample by sample.
 
-        What the samples of a batch have in common, such as the background of images, makes unlike
-        batches alike. So the mean over A's samples (the first axis) is taken off both inputs before
-        they are compared. Inputs of which not all values are known, or whose samples are all equal,
-        are compared as they are.
+        Variants have an alike direction, by their cosine. What the samples of a batch have in
+        common, such as the background of images, makes unlike batches alike. So the mean over A's
+        samples (the first axis) is taken off both inputs before they are compared. Inputs of which
+        not all values are known, or whose samples are all equal, are compared as they are.
         """
         if not measure.cosine_distance < UNRELATED:
             return False
@@ -121,7 +122,10 @@ class ExternalCauses:
         return not sizes or float((one * other).sum()) > (1 - UNRELATED) * sizes
 
     def _given_elsewhere(self, row: int, pair: int) -> str:
-        """Return the name of another input of A's call that has the bits of B's; else ""."""
+        """Return the name of another input of A's call that has the bits of B's input; "" for none.
+
+        row: the input's row in A. pair: its index in the alignment.
+        """
         a, b = self.frontier.alignment.a, self.frontier.alignment.b
         row_b = int(self.frontier.alignment.b_row[pair])
         rows = self.frontier.blocks.rows_of(int(self.frontier.block_of[row]))
@@ -134,7 +138,11 @@ class ExternalCauses:
         return escape(others[0]) if others and a.figures["numel"][row] > 1 else ""
 
     def is_constant(self, row: int, pair: int) -> bool:
-        """Return whether a row is a constant that code makes, with equal seeds."""
+        """Return whether a row is a constant that the code of each run makes.
+
+        False where the seeds differ, and for a loose value that was not anchored.
+        row: a buffer or a loose value of A. pair: its index in the alignment.
+        """
         row_b = int(self.frontier.alignment.b_row[pair])
         loose = self.frontier.role[row] == Role.LOOSE
         if seeds_differ(self.frontier, row) or (loose and not self.made_by_code.is_anchored(row)):
@@ -142,7 +150,10 @@ class ExternalCauses:
         return is_constant(self.frontier, row, row_b, self._is_related)
 
     def _is_related(self, row: int) -> bool:
-        """Whether a row and its partner are variants of one another, by their cosine distance."""
+        """Return whether a row and its partner are variants of one another, by their cosine.
+
+        False for a row without a partner.
+        """
         alignment = self.frontier.alignment
         pair = int(np.searchsorted(alignment.a_row, row))
         matched = alignment.a_row[pair : pair + 1].tolist() == [row]
@@ -154,7 +165,8 @@ class ExternalCauses:
     def loose(self, row: int, measure: Measure) -> tuple[str, str] | None:
         """Return the class of a buffer, or of a value whose parents are not known, and why.
 
-        None if the size of the error decides.
+        None if the difference need not come from outside. row: A's row. measure: how far apart A
+        and B are in it.
         """
         if self.made_by_code.is_written_in_training(row):
             return None
@@ -174,7 +186,8 @@ class ExternalCauses:
     def _made_unseen(self, row: int, before: int | None, measure: Measure) -> str:
         """Say why a loose value counts as data from outside; "" where code may have made it.
 
-        before: the last step in which the value was equal in both runs; None without one.
+        A loose value is one whose parents autograd does not know. before: the last step in which
+        the value was equal in both runs; None without one.
         """
         if before is None:
             made_by_code = self.made_by_code.is_told_otherwise(
@@ -201,10 +214,10 @@ class ExternalCauses:
         return bool(written) and not seeds_differ(front, row)
 
     def changed_since(self, row: int) -> str:
-        """Say in which earlier step a buffer or a loose value was equal; "" if in none.
+        """Return a clause on the last step in which a buffer or a loose value was equal, or "".
 
-        "" also where computed records come before it in its pass: then it is judged as a value
-        computed in this pass, whatever it was at earlier steps.
+        "" where there is no such step, and where computed records come before the row in its pass:
+        then the row is judged as a value computed in this pass, whatever it was at earlier steps.
         """
         if recorded_before(self.frontier, row, Role.COMPUTED):
             return ""
@@ -259,7 +272,8 @@ class ExternalCauses:
         """Say which unrecorded tensors that a row reads began with other values in B; else "".
 
         A value reads the parameters that its lineage names, and what its module holds itself, which
-        may be a buffer. Another shape of the value is due to code, not to what its tensors hold.
+        may be a buffer. "" where the value's shapes differ, since code decides shapes and not what
+        the tensors hold, and for kinds other than `value`.
         """
         if not self.starts.unequal or measure.measured == "shape":
             return ""

@@ -85,7 +85,11 @@ class Judge:
         return self.classes.covering.covers(self.classes.pair(row))
 
     def _follows_an_index(self, row: int) -> bool:
-        """Return whether a row, or what it was made of, reads an index that rounding may decide."""
+        """Return whether a row or a record behind it reads an index that rounding may decide.
+
+        Behind it are those parents in the step that differ, their parents that differ, and so on,
+        up to ANCESTORS rows.
+        """
         rows, seen = [row], {row}
         while rows and len(seen) <= ANCESTORS:
             one = rows.pop()

@@ -23,9 +23,10 @@ _SOME_LOSS: Final = re.compile(r".*loss[^.]*", re.IGNORECASE | re.DOTALL)
 class Losses:
     """Where the losses part: the first steps at which they differ.
 
-    first_bit: the first step at which the losses differ in any bit; None where they never do.
-    above_1e6, above_1e3: likewise for an absolute difference of more than 1e-6, and of 1e-3.
     name: the tensor taken for the loss.
+    first_bit: the first step at which the losses differ in any bit; None where they never do.
+    above_1e6: the first step at which they differ by more than 1e-6; None where they never do.
+    above_1e3: likewise for a difference of more than 1e-3.
     values: (step, loss of A, loss of B) for each step of which both runs have a loss.
     """
 
@@ -113,9 +114,10 @@ def _chosen(a: Table, rows: Array) -> str | None:
 
 
 def _of(a: Table, rows: Array, name: str, differs: Array) -> Array:
-    """Return, for each row, whether it is a record of the loss `name` on the rank that counts.
+    """Return a mask of `rows`: the records of the loss `name` on the rank that counts.
 
-    Where that rank has records of the loss in training, its other records of the loss do not count.
+    That rank is the one whose losses differ first. Where it has records of the loss in training,
+    its other records of the loss do not count. differs: whether each row differs from B's.
     """
     mine = a.where(lambda tensor: tensor.name == name)[rows]
     ranks = a.rank[rows]

@@ -40,7 +40,7 @@ class MadeByCode:
     changes: Changes
 
     def is_told_otherwise(self, row: int) -> bool:
-        """Return whether the runs state that different code made a value, with equal seeds.
+        """Return whether the runs state that different code made a value, and the seeds are equal.
 
         A forward without gradients states no operations. What the runs state of other calls of this
         value, in training, counts in its place. Seeds count as equal where a run states none.
@@ -48,10 +48,10 @@ class MadeByCode:
         return self.changes.other_code(row) and not seeds_differ(self.frontier, row)
 
     def is_anchored(self, row: int) -> bool:
-        """Return whether a value without parents was anchored, and is no parameter.
+        """Return whether a value without parents was anchored, rather than being a parameter.
 
-        A parameter of a model that is not trained may come from elsewhere, as from a checkpoint. A
-        stores no edges for it, as it does for an anchored value.
+        Run A stores edges for an anchored value, and none for a parameter of a model that is not
+        trained, which may come from elsewhere (a checkpoint).
         """
         a = self.frontier.alignment.a
         own = a.tensors[a.tensor[row]]
@@ -60,10 +60,11 @@ class MadeByCode:
     def is_anchored_beside_equal_data(self, row: int, measure: Measure) -> bool:
         """Return whether code made an anchored value of equal data, as the inputs of its step show.
 
-        In the step of the value, all inputs of models and all parameters are equal in both runs, or
-        their difference is explained by another record; and the seeds do not differ. If the value
-        were data of other samples, the inputs would differ, too. So the program computed the value
-        from equal data by another formula, as targets that one run alone normalises.
+        In the step of the value, all inputs of models and all parameters that have several elements
+        are equal in both runs, at least one input among them, or their difference is explained by
+        another record; and the seeds do not differ. If the value were data of other samples, the
+        inputs would differ, too. So the program computed the value from equal data by another
+        formula: targets that one run alone normalises, for example.
 
         False where A's and B's value are independent of one another: the program may draw the value
         by a random generator of its own. The cosine of two independent tensors of n elements has a
@@ -85,12 +86,12 @@ class MadeByCode:
         return known and same_start and not seeds_differ(front, row)
 
     def is_iterate(self, row: int, pair: int) -> bool:
-        """Return whether an input is, in both runs, that of the pass before, moved by a small step.
+        """Return whether an input is, in both runs, the input of the pass before, moved a little.
 
         An attack, or a sampler that follows gradients, moves its samples a little from pass to
-        pass, where autograd does not follow. A step is small if its norm is at most STEP times that
-        of the input before. False where the input before differs already, and where values were not
-        kept. pair: the index, in the alignment, of the row's pair.
+        pass, where autograd does not follow. A move is small if its norm is at most STEP times that
+        of the earlier input. False where the earlier input differs already, and where values were
+        not kept. pair: the index, in the alignment, of the row's pair.
         """
         alignment = self.frontier.alignment
         a = alignment.a
@@ -140,9 +141,10 @@ class MadeByCode:
     def is_average(self, row: int) -> bool:
         """Return whether a copied model's parameter was computed from equal ones of the original.
 
-        The copy, as a running average of parameters, may have its first record after some steps.
-        Code has computed it from the parameters of the original, which have records up to the step
-        before, all equal in both runs. False where the seeds differ.
+        The copy (a running average of parameters, for example) may have its first record after some
+        steps. Code has computed it from the parameters of the original, which have records up to
+        the step before, all equal in both runs. False where the seeds differ.
+        row: a parameter of the copy in A.
         """
         front = self.frontier
         a = front.alignment.a

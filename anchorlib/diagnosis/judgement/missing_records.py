@@ -43,9 +43,10 @@ class MissingRecords:
     def gradients(self, row: int, measure: Measure) -> str:
         """Say which gradients that a row depends on are missing; "" where none are.
 
-        They are parents of an optimizer's row that B has no record of, or unrecorded gradients by
+        These are parents of an optimizer's row that B has not recorded, or unrecorded gradients by
         which a parameter may have changed before the row. The latter do not count where the row's
         error is too large to come from such a change (`_stands_still`).
+        row: A's row. measure: how far apart A and B are in it.
         """
         if self._lacks_gradients(row):
             return f"what it was made of is not in B: {self._orphans(row)}"
@@ -54,9 +55,9 @@ class MissingRecords:
         return ""
 
     def _unseen_window(self, row: int) -> bool:
-        """Whether records may be missing between a row and the records that it depends on.
+        """Return whether records may be missing between a row and the records that it depends on.
 
-        Records are missing where recording began late, or where the row's mode keeps only some
+        They may be missing where recording began late, or where the row's mode keeps only some
         observations.
         """
         front = self.frontier
@@ -68,7 +69,7 @@ class MissingRecords:
         return folds or (not plain(mode) and bool(a.pass_index[row] or a.count[row] > 1))
 
     def _lacks_gradients(self, row: int) -> bool:
-        """Whether an optimizer's row has parents without a partner in B, for no known reason.
+        """Return whether an optimizer's row has parents that B lacks, for no known reason.
 
         B may have computed such a parent, and only not recorded it. The reason is known where B's
         backward did not reach a value, and where the runs have different passes in the step.
@@ -93,7 +94,10 @@ class MissingRecords:
         return ", ".join(escape(join(tensor.name, tensor.kind)) for tensor in tensors[:3])
 
     def _unseen_gradients(self, row: int) -> bool:
-        """Whether a row depends on a parameter that unrecorded gradients may have changed."""
+        """Return whether a row depends on a parameter that unrecorded gradients may have changed.
+
+        False at pass 0 of step 0, before which nothing changes a parameter.
+        """
         front = self.frontier
         a = front.alignment.a
         step, pass_index = int(a.step[row]), int(a.pass_index[row])
@@ -120,7 +124,7 @@ class MissingRecords:
 
         That is so where a computed row has a large error in a later pass, its tensor was equal in
         all earlier passes of the step, and the only optimizer of each run ends the step, so that it
-        updates nothing between passes. Other code, as SAM, may still move parameters between
+        updates nothing between passes. Other code (SAM) may still move parameters between
         passes. But where the earlier passes are equal, such code does not move them far apart.
         """
         front = self.frontier

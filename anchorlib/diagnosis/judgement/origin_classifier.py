@@ -7,9 +7,10 @@ nondeterministic  the noise runs differ there too, though their inputs are equal
 starts_unequal    it came from outside: data, parameters or seeds were unequal from the start
 window_start      what led to it was not recorded, as before the first recorded step
 
-This file holds the order of the questions by which a class is found. The answers are in `outside`
-(mostly starts_unequal), `missing_records` (window_start) and `computed_rows` (the other four, by
-the size of the error). What the classes of all origins say of the two runs is decided in `verdict`.
+This file holds the order of the questions by which a class is found. The answers are in
+`external_causes` (mostly starts_unequal), `missing_records` (window_start) and `computed_rows` (the
+other four, by the size of the error). What the classes of all origins say of the two runs is
+decided in `verdict`.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ class OriginClassifier:
     """Finds the class of an origin, a row of A that differs although all its parents are equal.
 
     Questions are asked in a fixed order (`_class`), and the first that is answered decides: did the
-    difference come from outside (`outside`), are records missing that led to it
-    (`missing_records`), did an optimizer step otherwise? What none of them answers was computed,
-    and the size of its error decides (`computed_rows`).
+    difference come from outside (`outside`), are records missing that led to it (`missing`), did an
+    optimizer step otherwise? What none of them answers was computed, and the size of its error
+    decides (`computed`).
 
-    agreed: see `judge.Judge`.
+    noise: how far apart noise runs are; None without noise runs.
+    agreed: where the runs call modules differently for equal work, the step whose other records
+    were found equal but for rounding; None where they do not.
     """
 
     frontier: Frontier
@@ -66,7 +69,7 @@ class OriginClassifier:
         self.covering = self.computed.covering
 
     def of(self, row: int) -> tuple[str, str]:
-        """Return the class of an origin, as "rounding", and the reason in words ("" if needless).
+        """Return the class of an origin, such as "rounding", and the reason in words, or "".
 
         row: the origin's row in A's table.
         """
@@ -121,7 +124,11 @@ class OriginClassifier:
         return cls, "; ".join(filter(None, (self.outside.changed_since(row), note)))
 
     def _stepped_otherwise(self, row: int) -> str:
-        """Say which run's optimizer stepped once more, or left out a parameter; else ""."""
+        """Return a clause if an optimizer step explains a row: made twice, or left out; else "".
+
+        It says which run's optimizer stepped again without a backward, updated a parameter of the
+        row more often, or left a parameter unchanged for want of a gradient.
+        """
         if run := stepped_again(self.frontier, row):
             return f"{run}'s optimizer stepped again, without a backward pass in between"
         if more := self.changes.stepped_more(row):

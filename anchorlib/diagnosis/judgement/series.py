@@ -62,7 +62,10 @@ def parameter_before(table: Table, row: int) -> Array | None:
 
 
 def site_of(table: Table, row: int) -> Site:
-    """Return the coordinates that a value and its gradient have in common, as a key."""
+    """Return the key by which a value and its gradient find each other.
+
+    It is (name, rank, attempt, step, pass, call).
+    """
     tensor = table.tensors[table.tensor[row]]
     return (
         tensor.name,

@@ -67,8 +67,8 @@ def untrained_since(frontier: Frontier, row: int) -> str:
 def untrained(frontier: Frontier, row: int) -> str:
     """Return the run ("A", "B") that has no gradient of an updated parameter and left it unchanged.
 
-    "" where neither run, or both, do so. A missing record of the gradient alone does not suffice:
-    the run may have recorded less. row: an `updated` row of the parameter; other rows give "".
+    "" where neither run, or both, did so. A missing gradient record alone does not suffice: the run
+    may have recorded less. row: an `updated` row of the parameter; other rows give "".
     """
     alignment = frontier.alignment
     a = alignment.a
@@ -82,7 +82,8 @@ def untrained(frontier: Frontier, row: int) -> str:
 def _stands_still(table: Table, row: int) -> bool:
     """Return whether a run has no gradient of an updated parameter, and left it unchanged.
 
-    row: the parameter's `updated` record. False where the step has no earlier value of it.
+    row: the parameter's `updated` record. False where the run has no `value` record of the
+    parameter earlier in the step.
     """
     held = series(table, row, "value")
     held = held[(table.step[held] == table.step[row]) & (table.order[held] < table.order[row])]
@@ -93,12 +94,12 @@ def _stands_still(table: Table, row: int) -> bool:
 
 
 def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Return a clause for each parent of the row, in its step, that B did not record in that step.
+    """Return a clause for each parent of a row that B lacks in the row's step; at most SHOWN.
 
     A parent that A computed counts only where B uses its name elsewhere: where B never uses the
     name, B may compute the tensor and lack its anchor. A parameter that B has does not count: a run
-    records the value of a parameter only where it was changed. row: a value of A. At most SHOWN
-    clauses.
+    records the value of a parameter only where it was changed. row: a value of A. names: A's names
+    -> B's, where they differ.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     if not frontier.parent_only_in_a[row]:
@@ -135,13 +136,13 @@ def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
 
 
 def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Return a clause for each run in which alone backward passes reach a row's parameter.
+    """Return a clause for each run whose backward passes alone reach a row's parameter.
 
     Where the runs have different passes at the row, the clause of `passes_apart` is returned
     instead. [] where the same passes reach the parameter in both runs, where the other run lost
     records, and where one run's optimizer stepped twice on the gradients of one backward.
-    row: a `grad` row of A. Only passes of the row's step and rank count: another rank may lack them
-    since it is at another step.
+    row: a `grad` row of the parameter in A. Only passes of the row's step and rank count: another
+    rank may lack them since it is at another step.
     """
     if stepped_again(frontier, row):
         return []  # the run has no backward pass there at all: it lacks no detach
@@ -171,7 +172,7 @@ def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> l
 
 
 def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Return a clause if one run called the module that holds a value more often; else [].
+    """Return a clause if one run called a value's module more often than the other run; else [].
 
     The module is the value's name without the last part. Calls count that come before the row, in
     the last step in which A called the module. [] too for parameters, and where B did not call the
@@ -202,11 +203,12 @@ def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]
 
 
 def called_otherwise(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Say that one run calls the module of a value, or of a gradient's parameter, more often.
+    """Return a clause if one run calls a value's module, or a gradient's, more often; else [].
 
-    The calls of a value's pass are counted; for a gradient those of its step's first pass. [] where
-    both runs call the module as often, where passes or ranks were merged, and, for a gradient,
-    where a run has no record of a call. row: a value or gradient of A.
+    The module of a gradient is the one that holds its parameter. The calls of a value's pass are
+    counted; for a gradient those of its step's first pass. [] also where passes or ranks were
+    merged, for other kinds of rows, and, for a gradient, where a run has no record of a call.
+    row: a row of A.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]
@@ -282,9 +284,9 @@ def _calls(table: Table, row: int) -> int:
 
 
 def _calls_for_gradient(table: Table, row: int, module: str) -> int:
-    """Return how many calls of a module were recorded in the first training pass of a row's step.
+    """Return how many calls of a module were recorded in the first pass of a row's step.
 
-    row: the gradient of one of the module's parameters.
+    row: the gradient of one of the module's parameters, whose phase and attempt count.
     """
     phase = table.phase == table.phase[row]
     calls = table.of_tensor(module, "value", table.tensors[table.tensor[row]].rank)

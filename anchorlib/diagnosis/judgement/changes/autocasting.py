@@ -47,7 +47,7 @@ def autocast_otherwise(
 
 
 def without_casts(ops: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Drop casts from operations, and from all others the arguments that describe operands."""
+    """Return the operations that are no casts, without the arguments that describe operands."""
     return without_data([op for op in ops if not op.name.startswith(CAST)])
 
 

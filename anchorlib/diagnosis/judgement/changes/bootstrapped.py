@@ -44,7 +44,7 @@ MOST_COLUMNS = 256
 
 
 def other_share(frontier: Frontier, row: int, ops: Sequence[Operation]) -> list[str]:
-    """Return a clause on the record that targets of A and B hold with different factors; else [].
+    """Return a clause if B's target holds another multiple of a recorded value than A's; else [].
 
     ops: A's operations between the loss and its parents.
     row: A's row of the loss, a value of one number.
@@ -162,9 +162,10 @@ def _tables(frontier: Frontier, row: int, count: int) -> Iterator[tuple[str, Arr
 
 
 def _factor(difference: Array, table: Array) -> float:
-    """Return the factor by which each difference is a multiple of an element in its row, or 0.0.
+    """Return the factor by which each difference is a multiple of an element in its row.
 
-    difference: one number for each row of `table`. table: (rows, columns).
+    0.0 where no factor serves all rows. difference: one number for each row of `table`. table:
+    (rows, columns).
     """
     largest = int(np.abs(difference).argmax())
     near = NEAR * 10 * float(np.abs(difference[largest]))

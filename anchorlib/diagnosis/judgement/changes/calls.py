@@ -66,9 +66,9 @@ class Calls:
         """Return the operations of A and of B between a row and its parents (its inputs).
 
         Operations that only move bits, such as views, are left out.
-        elsewhere: whether to take the operations from another call of the same name where the edges
-            of this call name no operations.
         row: a row of A.
+        elsewhere: whether to take the operations of another call that has the tensor's name, where
+            the edges of the row's own call name no operations (see `followed`).
         """
         both: tuple[list[Operation], list[Operation]] = ([], [])
         for calls in self.of(row):
@@ -78,8 +78,10 @@ class Calls:
         return a, b
 
     def made_of_alone(self, row: int) -> str:
-        """Return, as text, the names of records of B alone from which B computed a row's partner.
+        """Return, as text, the parents of a row's partner that only B seems to have.
 
+        These are names of tensors that B recorded, none of whose records is paired with a record
+        of A, and from which B computed the partner.
         row: a value of A. "" for other kinds, and where B has no such parent.
         """
         alignment = self.frontier.alignment
@@ -101,7 +103,8 @@ class Calls:
     def of(self, row: int) -> Iterator[tuple[Call, Call]]:
         """Yield the forward calls whose operations made this row, as (call in A, call in B).
 
-        A value has one; a gradient has one for each use of its tensor from which it comes back.
+        A value was made by one call. A gradient comes back from each call that used its tensor, so
+        that there may be several.
         row: a row of A.
         """
         alignment = self.frontier.alignment
@@ -129,8 +132,8 @@ class Calls:
 
         Under `no_grad`, the edges of a module's output name the module and no operations, and those
         of an anchored value name nothing. The first call of that name with gradients takes the
-        place of such a call, as its edges name the operations. Of a copied model, as an average of
-        parameters, no call may have gradients: then the call of the model that was copied is taken.
+        place of such a call, as its edges name the operations. A copied model, such as an average
+        of parameters, may have no call with gradients: then the original model's call is taken.
         `calls` is returned, too, where a run has no call with gradients.
         calls: the call in A and in B.
         """
@@ -238,7 +241,7 @@ def _names_of(table: Table) -> set[str]:
 
 
 def _is_silent(edges: Edges | None) -> bool:
-    """Whether edges name a module in place of operations, or neither operations nor parents.
+    """Return whether edges name a module in place of operations, or neither operations nor parents.
 
     That is so under `no_grad`. False without edges.
     """
@@ -248,8 +251,9 @@ def _is_silent(edges: Edges | None) -> bool:
 def original_of(table: Table, rank: int, name: str) -> str:
     """Return what a tensor of a copied model is called in the model itself; "" if there is none.
 
-    The copy was watched with a prefix, as "average", and all its modules are described as those of
-    the model are.
+    The copy was watched with a prefix, such as "average", and the header describes each of its
+    modules as it describes the module of the model itself.
+    name: the tensor's name in the copy, such as "average.fc1".
     """
     prefix, _, original = name.partition(".")
     header = table.header.get(rank, {})

@@ -147,9 +147,10 @@ class Changes:
     def _said_by_names(
         self, row: int, a: Sequence[Operation], b: Sequence[Operation], clauses: Sequence[str]
     ) -> list[str]:
-        """Return the clauses about arguments, with names of records in place of indices they hold.
+        """Return the clauses about arguments, in which names stand for the index tensors described.
 
-        row: a row of A. a, b: the operations that made the row in A, and in B.
+        A name is that of a record with the index's elements. row: a row of A. a, b: the operations
+        that made the row in A, and in B.
         """
         alignment = self.frontier.alignment
         row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
@@ -175,9 +176,10 @@ class Changes:
         return tuple(clauses)
 
     def stepped_more(self, row: int) -> str:
-        """Return a clause if one run updated a parameter of this value more often; else "".
+        """Return a clause if one run updated a parameter behind a value more often; else "".
 
-        Updates before the row count, in the row's step and the step before. row: a value of A.
+        The parameter is the row's own or one that its value was computed from. Updates before the
+        row count, in the row's step and the step before. row: a value of A.
         """
         if self._has_lone_updates is None:
             self._has_lone_updates = has_lone_updates(self.frontier.alignment)
@@ -224,9 +226,9 @@ class Changes:
     def other_number(self, row: int) -> bool:
         """Return whether a value's operations differ in one number, and in nothing else.
 
-        False where passes or ranks were merged for the comparison: each of them may have divided by
-        how many there are, which is no other formula. False, too, where A's and B's value carry
-        different loss scales: these are two units of one loss.
+        False where passes or ranks were merged for the comparison: a program may divide by their
+        number, which makes no other formula. False, too, where A's and B's value carry different
+        loss scales: these are two units of one loss.
         row: a row of A; False for any kind but `value`.
         """
         return self._has_formula(row) and other_number(*self.calls.operations(row))
@@ -301,7 +303,11 @@ class Changes:
         return [] if made is None else [" | ".join(map(escape, made))]
 
     def _texts(self, row: int) -> tuple[object, object]:
-        """Return the descriptions of the row's module in A and in B, as texts; None if unknown."""
+        """Return the descriptions of the row's module in A and in B, as texts.
+
+        The module is the row's own, or the one that holds it. (None, None) if A's header does not
+        describe the module; None for B alone if B's header does not.
+        """
         a, b = self.frontier.alignment.a, self.frontier.alignment.b
         tensor = a.tensors[a.tensor[row]]
         header_a, header_b = a.header.get(tensor.rank, {}), b.header.get(tensor.rank, {})
@@ -336,9 +342,9 @@ class Changes:
         return clauses
 
     def _far(self, measure: Measure) -> bool:
-        """Return whether the values of a record may be read: only of the first large errors.
+        """Return whether a record's error is large and values may still be read to explain it.
 
-        Each call that returns True counts down `unread`.
+        Each call that returns True counts down `unread`; at 0 every answer is False.
         """
         whole = bool(np.isnan(measure.error_eps)) and measure.share_differing > 0  # integers
         far = measure.error_eps > FAR or measure.measured in ("summary", "shape") or whole

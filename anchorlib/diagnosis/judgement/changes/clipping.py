@@ -58,11 +58,9 @@ def clipped_otherwise(frontier: Frontier, row: int) -> list[str]:
 def _by_what_was_read(alignment: Alignment, row: int) -> list[str]:
     """Say to which norm each run clips, from the gradients that its optimizers read; [] if unclear.
 
-    This serves `clipped_otherwise` where the gradients before clipping are not known.
-
-    A run clips if the norm of all its gradients is a number of two digits, as programs state
-    limits; unless both runs clip, it must be the smaller norm. All gradients must differ by one
-    factor.
+    This serves `clipped_otherwise` where the gradients before clipping are not known. All gradients
+    of B must be A's times one factor. A run then clips if the norm of all its gradients is a number
+    of two digits, as programs state limits. If one run alone clips, its norm must be the smaller.
     row: a row of A, whose step and rank count.
     """
     a, rank = alignment.a, alignment.a.tensors[alignment.a.tensor[row]].rank

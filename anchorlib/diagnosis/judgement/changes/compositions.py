@@ -70,7 +70,7 @@ class Compositions:
         return clauses[:SHOWN]
 
     def arranged(self, row: int) -> list[str]:
-        """Say that equal operations take their operands, or parts of these, in another order.
+        """Return clauses on equal operations whose operands, or parts of these, have another order.
 
         row: a row of A. [] where all operands are in equal order, at most SHOWN clauses.
         """
@@ -118,8 +118,8 @@ class Compositions:
     def _ungraded(self, row: int) -> list[str]:
         """Return clauses on gradients that only one run has; [] without any.
 
-        For a gradient, a clause may also say that one run ties its parameter: that this run alone
-        computes a certain value from it. row: a row of A.
+        For a gradient, a clause may also say that one run alone computes a certain value from the
+        gradient's parameter, as where it ties weights. row: a row of A.
         """
         missing = without_gradient(self.calls.frontier, row, self.calls.names)
         if self.calls.kind(row) in ("grad", "pass_grad") and (
@@ -162,9 +162,9 @@ class Compositions:
 
 
 def _moving(a: Edges, b: Edges) -> list[str]:
-    """Return clauses on arguments in which operations that only move bits differ; [] for none.
+    """Return clauses on arguments that differ in operations that only move bits; [] for none.
 
-    a, b: the edges of A and of B.
+    a, b: the stored edges of one record in A and in B.
     """
     sides = [
         [

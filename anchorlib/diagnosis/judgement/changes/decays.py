@@ -68,6 +68,7 @@ def _share(before: Array, own: Array, other: Array) -> float | None:
     """Return c where B's update is A's plus c times the parameter; None where it is not.
 
     None also where c is no larger than rounding, or where the parameter has few elements.
+    before: the parameter before the update. own, other: A's and B's update.
     """
     size = float(np.linalg.norm(before))
     if not len(before) == len(own) == len(other) > FEW or not size:
@@ -81,7 +82,10 @@ def _share(before: Array, own: Array, other: Array) -> float | None:
 
 
 def _possible(header: Any, step: int) -> Iterator[tuple[str, list[float]]]:
-    """Yield (name of an optimizer in the header, the weight decays of its groups at a step)."""
+    """Yield (name of an optimizer in the header, weight decays that a parameter may have).
+
+    These are 0 and the weight decay of each of the optimizer's groups at the step.
+    """
     for key in header:
         optimizer, _, what = str(key).rpartition(".")
         if what == "weight_decay" and "." not in optimizer:

@@ -67,7 +67,8 @@ def _called_with_gradients(a: dict[Site, bool], b: dict[Site, bool]) -> str:
     """Return a clause on a record that leads gradients back from more calls in one run; else "".
 
     The other run must make calls of this record without gradients instead.
-    a, b: the records of A and of B, and whether each leads gradients back.
+    a, b: for each record of A and of B, by (name, phase, pass, call), whether gradients go back
+    through it.
     """
     for run, own, others in (("A", a, b), ("B", b, a)):
         calls, fewer = _calls(own), _calls(others)
@@ -114,10 +115,11 @@ def _cut(
 
 
 def _parents(statements: Iterable[Edges], renamed: dict[str, str]) -> dict[Site, set[str]]:
-    """Return (name, phase, pass, call) of a record → names of the tensors its gradients reach.
+    """Return, for each record, the names of the tensors that its gradients reach.
 
-    Where the edges of several steps have equal coordinates, the first edges count.
-    statements: the stored edges of a run. renamed: B's names -> A's.
+    Keys are (name, phase, pass, call). Where the edges of several steps have equal keys, the first
+    edges count.
+    statements: the stored edges of a run. renamed: B's names -> A's; empty for A's edges.
     """
     parents_of: dict[Site, set[str]] = {}
     for edges in statements:
@@ -127,11 +129,12 @@ def _parents(statements: Iterable[Edges], renamed: dict[str, str]) -> dict[Site,
 
 
 def _leading(statements: Iterable[Edges], name: str, renamed: dict[str, str]) -> dict[Site, bool]:
-    """Return (name, phase, pass, call) of a record → whether gradients reach `name` through it.
+    """Return, for each record, whether gradients reach `name` through it.
 
-    False for a record without a graph. A record with a graph that does not lead to `name` is left
-    out. Of all other edges with equal coordinates, those of the first step count.
-    statements: the stored edges of a run. renamed: B's names -> A's.
+    Keys are (name, phase, pass, call). False stands for a record without a graph. A record with a
+    graph that does not lead to `name` is left out. Of all other edges with equal keys, those of the
+    first step count.
+    statements: the stored edges of a run. renamed: B's names -> A's; empty for A's edges.
     """
     leads: dict[Site, bool] = {}
     for edges in statements:

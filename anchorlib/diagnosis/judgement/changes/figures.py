@@ -35,11 +35,10 @@ class _Figures(NamedTuple):
 
 
 def follows(a: str, b: str) -> str:
-    """Return how B's operand follows from A's, as ", the square of A's"; "" if no formula is known.
+    """Return how B's operand follows from A's (", the square of A's"); "" if it is not known.
 
-    Nothing is said unless exactly one of the described operands differs.
-
-    a, b: the arguments of an operation in A and in B.
+    a, b: the arguments of an operation in A and in B, as text. Exactly one of the operands that
+    they describe must differ.
     """
     sides = [{match[1]: match for match in DESCRIBED.finditer(text)} for text in (a, b)]
     names = [
@@ -85,8 +84,9 @@ def _is_square(a: _Figures, b: _Figures) -> bool:
 
 
 def _near(left: float, right: float, spread: float) -> bool:
-    """Return whether two figures (a mean, a spread, a first element) are equal.
+    """Return whether two figures are equal, up to the share NEAR of the larger of them.
 
-    Figures that are small beside the spread count as 0.
+    left, right: two means, spreads or first elements. spread: differences are also allowed up to
+    the share NEAR of it, so that figures small beside the spread count as equal.
     """
     return abs(left - right) <= NEAR * max(abs(left), abs(right), spread)

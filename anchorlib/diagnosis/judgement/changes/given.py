@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 def given_elsewhere(frontier: Frontier, row: int) -> str:
     """Say at which step and pass, or on which rank, A is given what B is given at a row; or "".
 
-    row: a row of A, a model's input. Other rows, and inputs of one element, give "". "" too for an
+    row: a row of A. "" for rows that are no input of a model, for inputs of one element, and for an
     input that a run is given several times, in the step itself or in the whole run.
     """
     alignment = frontier.alignment

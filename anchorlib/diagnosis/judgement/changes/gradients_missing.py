@@ -30,9 +30,9 @@ def without_gradient(frontier: Frontier, row: int, names: Mapping[str, str]) -> 
     """Say of which parameters one run alone has no gradient in the row's step; "" without any.
 
     For a `value` row, the step before counts instead, and the value must be one of these parameters
-    or be computed from one whose values have no record. The run without these gradients must have
-    some record of each parameter, and have gradients of other parameters in that step. "" too where
-    both runs lack gradients that the other has, and where records were lost or merged.
+    or be computed from one of them whose values have no record. The run without these gradients
+    must have some record of each parameter, and have gradients of other parameters in that step. ""
+    too where each run lacks gradients that the other has, and where records were lost or merged.
     names: A's names -> B's, where they differ. row: a row of A.
     """
     alignment = frontier.alignment
@@ -66,7 +66,7 @@ def without_gradient(frontier: Frontier, row: int, names: Mapping[str, str]) -> 
 
 
 def _when(graded: Mapping[int, set[str]], step: int, lone: set[str]) -> str:
-    """Return since when a run has no gradient of the parameters `lone`, as "from step 8 on".
+    """Return since when a run has no gradient of the parameters `lone`: "from step 8 on".
 
     "in step 8" where any of these gradients comes back later. graded: step → the parameters of
     which the run has a gradient in that step. step: a step without these gradients.
@@ -79,7 +79,10 @@ def _when(graded: Mapping[int, set[str]], step: int, lone: set[str]) -> str:
 
 
 def _named(table: Table, rank: int, names: Mapping[str, str]) -> set[str]:
-    """Return the names, as A has them, of all tensors of which a run has any record."""
+    """Return the names, as A has them, of all tensors of which a run has any record on a rank.
+
+    names: A's names -> B's for B's table, else {}.
+    """
     own = {names[name]: name for name in names}
     return {own.get(tensor.name, tensor.name) for tensor in table.tensors if tensor.rank == rank}
 

@@ -46,6 +46,7 @@ def said_by_names(clause: str, sides: tuple[RowOperations, RowOperations]) -> st
 
     A described index, "(160 from 0 to 47, 1f0c9a2b)", becomes the name of a record that holds it.
     The clause stays as it is where it has no two sides, or both would become alike.
+    sides: for A and for B, the table, the row, and the operations that made the row.
     """
     texts = clause.split(" | ")
     if len(texts) != 2:
@@ -57,9 +58,12 @@ def said_by_names(clause: str, sides: tuple[RowOperations, RowOperations]) -> st
 
 
 def _named(match: re.Match[str], own: RowOperations, other: RowOperations, run: str) -> str:
-    """Return words for a described index: a record's name, or the other run's operation with it.
+    """Return words for an index that an argument describes.
 
-    own, other: the run that states the index, and the other run. run: the other run's letter.
+    They are the name of a record that holds the index, or else the description with the operation
+    of the other run that reads the index, or else the description alone.
+    match: the description. own, other: the run that states the index, and the other run. run: the
+    other run's letter.
     """
     if name := _record(match, *own[:2]):
         return name

@@ -117,9 +117,9 @@ def _mixed(value: Array, own: Array, before: Array) -> bool:
 
 
 def _added_sparse(sides: list[tuple[Table, int]]) -> str:
-    """Return a clause if a run's sparse gradient is the other's plus its own of the last step.
+    """Return a clause if a run's sparse gradient is the other run's plus its own of a step before.
 
-    "" where neither run's gradient is. sides: each run's table, and the row of the gradient's
+    "" where this holds of neither run. sides: each run's table, and the row of the gradient's
     indices.
     """
     for which, (own, other) in (("B", (1, 0)), ("A", (0, 1))):
@@ -287,7 +287,7 @@ def _passes(table: Table, row: int) -> Array | None:
 def _parts(table: Table, row: int) -> list[Array] | None:
     """Return the values of the `pass_grad` records of a row's parameter in its step, in order.
 
-    None where the values of one are not known.
+    [] without any such record; None where the values of one are not known.
     """
     added = series(table, row, "pass_grad")
     parts = []
@@ -307,7 +307,7 @@ def _close(made: Array, goal: Array, near: float) -> bool:
 def _off_line(left: Array, right: Array) -> float:
     """Return the cosine distance of two tensors, up to the sign of one of them.
 
-    It is 0 where one is a multiple of the other.
+    It is 0 where one tensor is a multiple of the other, and 1 where one is all zero.
     """
     size = float(np.linalg.norm(left) * np.linalg.norm(right))
     return 1 - abs(float(left @ right)) / size if size else 1.0

@@ -49,9 +49,9 @@ def _scaled(frontier: Frontier, row: int, factor: float) -> str:
 def factor_of(measure: Measure) -> float:
     """Return the factor by which B is a multiple of A; 0.0 where B is no multiple.
 
-    A factor helps people, who can look for it in their program. It is 0.0 too for a factor near 1,
-    and for tensors of a few elements: any number is a multiple of any other number, and so are
-    numbers whose sum is fixed, as the gradient of two logits.
+    A factor helps people, who can look for it in their program. The answer is 0.0 too for a factor
+    near 1, and for tensors of a few elements: any number is a multiple of any other number, and so
+    are numbers whose sum is fixed, such as the gradient of two logits.
     """
     if measure.numel < FEW or not (measure.cosine_distance <= PARALLEL and measure.value_a):
         return 0.0

@@ -97,7 +97,10 @@ different formulas, and in float32."""
 
 
 class Operation(NamedTuple):
-    """One operation: the name of its node, and its scalar arguments as text."""
+    """One operation: the name of its node, and its scalar arguments as text.
+
+    arguments: such as "dim=1, keepdim=True"; "" where the run has stored none.
+    """
 
     name: str
     arguments: str = ""
@@ -170,7 +173,7 @@ def _is_other(a: str, b: str) -> bool:
 
 
 def about(change: str) -> str:
-    """Return a clause without the class or node that it begins with, as "eps 1e-05 | 0.01"."""
+    """Return a clause without its first word, the class or node, such as "eps 1e-05 | 0.01"."""
     return change.partition(" ")[2]
 
 
@@ -196,9 +199,9 @@ def several(names: Counter[str]) -> str:
 
 
 def nth(name: str, there: int, more: int) -> str:
-    """Return the surplus of an operation in words, as "a second Mul".
+    """Return words for the operations `name` that one run has more of, such as "a second Mul".
 
-    there: how many the run has. more: how many of them the other run lacks.
+    there: how many this run has. more: by how many its number exceeds the other run's.
     """
     if more > 1:
         return f"{more} more {plainly(name)}" if there > more else f"{more} {plainly(name)}"
@@ -278,8 +281,9 @@ def _outputs(arguments: str) -> str:
 def rearranged(a: Edges, b: Edges) -> list[str]:
     """Return clauses on operations that rearrange elements and that one run ran more often.
 
-    Where both ran them equally often, a clause says if one run expands tensors more often. [] where
-    these numbers are equal too, and where the operations that compute differ.
+    Where both runs ran each of these operations equally often, a clause says if one run expands
+    tensors more often. [] where the runs do so equally often as well, and where the operations that
+    compute differ.
     a, b: the edges of A and of B.
     """
     if computing(a.ops) != computing(b.ops):
@@ -301,9 +305,9 @@ def rearranged(a: Edges, b: Edges) -> list[str]:
 
 
 def unkept(a: Edges, b: Edges) -> list[str]:
-    """Return a clause that names operands which autograd does not keep, if all it keeps is equal.
+    """Return a clause on operands that autograd does not keep, if all that it keeps is equal.
 
-    a, b: the edges of A and of B. [] where anything else differs, or where autograd keeps all
+    a, b: the edges of A and of B. [] where anything in them differs, or where autograd keeps all
         operands.
     """
     if a.ops != b.ops or a.inputs != b.inputs or a.arguments != b.arguments:

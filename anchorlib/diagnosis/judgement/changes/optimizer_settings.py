@@ -62,8 +62,8 @@ def _switched(
 ) -> dict[str, HistoryDivergence]:
     """Return the switches of optimizers that one run lists as on and the other does not list.
 
-    The dict is by the setting's name. A switch that a header does not list is off. A setting that
-    is a word, as `line_search_fn`, and that one run alone lists counts as a switch too.
+    The dict is keyed by the setting's name. A switch that a header does not list is off. A setting
+    that is a word (such as `line_search_fn`) and that one run alone lists is a switch, too.
     """
     return {
         name: HistoryDivergence(name, 0, *_sides(header_a.get(name), header_b.get(name)))
@@ -76,15 +76,16 @@ def _switched(
 
 
 def _sides(a: object, b: object) -> tuple[object, object]:
-    """Return the values of a switch in both runs, where one header may not list it.
+    """Return the values of a setting in A and in B, where one header may not list it.
 
-    An unlisted switch is False. Where the setting is a word, an unlisted one is None.
+    a, b: what the headers list, or None. In a switch (True or False) an unlisted side becomes
+    False. Where a listed side is a word, an unlisted side stays None.
     """
     return (a, b) if isinstance(a, str) or isinstance(b, str) else (a is True, b is True)
 
 
 def _setting(parting: HistoryDivergence, header: Mapping[str, Any]) -> str:
-    """Return the clause on a setting that differs, as "AdamW lr 0.001 | 0.0005 from step 10"."""
+    """Return the clause on a setting that differs: "AdamW lr 0.001 | 0.0005 from step 10"."""
     optimizer, _, what = parting.name.partition(".")
     name = f"{header.get(optimizer, optimizer)} {what}" if what else "optimizer"
     since = f" from step {parting.step}" if parting.step else ""

@@ -58,9 +58,10 @@ def held_otherwise(frontier: Frontier, row: int) -> list[str]:
 
 
 def _held(frontier: Frontier, row: int, name: str) -> _Held:
-    """Return the rows of a parameter's optimizer state after a row's update: the kinds that differ.
+    """Return the rows of a parameter's optimizer state that differ after a row's update.
 
-    name: the parameter's name in A. The kinds are those that begin with `opt.`. row: a row of A.
+    name: the parameter's name in A. Each kind of state, which begins with `opt.`, has its row if
+    the state differs. row: a row of A.
     """
     alignment = frontier.alignment
     a = alignment.a
@@ -107,11 +108,11 @@ def _from_zero(alignment: Alignment, row: int, held: _Held) -> list[str]:
 
 
 def _is_new(table: Table, state: int, row: int) -> bool:
-    """Return whether a state is a multiple of the gradient or its square: it began at zero.
+    """Return whether a state is a multiple of the gradient or of the gradient's square.
 
+    Such a state began at zero before the step. With a decay of weights, the parameter is added to
+    the gradient. False where the values of the state or of the gradient are not known.
     state: the row of the state after the step. row: the row of the update.
-
-    With a decay of weights, the parameter is added to the gradient.
     """
     if not FEW <= table.figures["numel"][state] <= MOST_ELEMENTS:
         return False
@@ -143,7 +144,7 @@ def _before(table: Table, row: int, kind: str) -> Array | None:
 
 
 def _alone(frontier: Frontier, row: int, rank: int) -> list[str]:
-    """Return a clause that names the parameters whose state differs, as "of head.* alone".
+    """Return a clause that names the parameters whose state differs: "of head.* alone".
 
     [] where the states of all parameters differ in the row's step.
     row: a row of A, whose step counts. rank: the rank whose state counts.

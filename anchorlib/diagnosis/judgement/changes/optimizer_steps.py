@@ -75,8 +75,9 @@ def stepped_more(frontier: Frontier, row: int, names: Mapping[str, str]) -> str:
 def _moved_before(frontier: Frontier, row: int) -> list[str]:
     """Return the names (in A) of the parameters whose updates may explain the value in a row of A.
 
-    For a parameter that is its own name. For other values these are the parameters from which the
-    value was computed and whose values have no record, or a record without partner in B.
+    If the row is a parameter, that is its own name. For other values these are the parameters from
+    which the value was computed and whose values have no record (the first LOOKED_AT of these), or
+    a record without partner in B.
     """
     a = frontier.alignment.a
     if frontier.role[row] == Role.PARAMETER:
@@ -158,7 +159,7 @@ def updated_together(table: Table, row: int) -> frozenset[str]:
     """Return the names of all parameters that were updated by the optimizer step that made a row.
 
     row: a record that an optimizer reads or writes, such as `updated`; the row's own parameter is
-    among the names. They are read from neighbouring records of that kind in the step.
+    among the names. The names are found in records of the row's kind that lie beside the row.
 
     Where only gradients were recorded, and two optimizers step one right after the other, the
     parameters of both are returned.
@@ -181,7 +182,7 @@ def updated_together(table: Table, row: int) -> frozenset[str]:
 
 
 def did_not_step(frontier: Frontier, row: int, before: int, still: int) -> list[str]:
-    """Say that an optimizer left out a step in the run that left a parameter unchanged; or [].
+    """Return a clause if the run that left a parameter unchanged left out an update; else [].
 
     The other run has an update between the rows `before` and `row`. The run that left the parameter
     unchanged has none there, though it has as many backward passes. [] where it has fewer passes:

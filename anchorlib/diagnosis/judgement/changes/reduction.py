@@ -42,7 +42,7 @@ def reduced_otherwise(frontier: Frontier, row: int) -> list[str]:
 
 
 def _way(table: Table, row: int) -> str:
-    """Return a phrase on what a run made of its ranks' gradients, as "sums it over the ranks".
+    """Return a phrase on what a run made of its ranks' gradients: "sums it over the ranks".
 
     "" where that is not clear from the recorded values.
     """

@@ -59,9 +59,9 @@ def turning(frontier: Frontier, measures: Measures) -> int | None:
 def parted_since(frontier: Frontier) -> float:
     """Return the first step from which an optimizer's settings differ in the runs; inf without one.
 
-    Where a parameter has no records and everything else that a later record was computed from is
-    equal, an update from that step on has made it differ. The order of an optimizer's groups does
-    not count as a setting, nor does the optimizer's class.
+    An update from that step on may explain a later record that differs, if a parameter without
+    records is all that the record was computed from besides equal records. The order of an
+    optimizer's groups does not count as a setting, nor does the optimizer's class.
     """
     differing = [*partings(frontier.alignment), *settings(frontier.alignment)]
     steps = [
@@ -78,7 +78,7 @@ def _parts(setting: Any) -> Any:
 
 
 def _rounds(frontier: Frontier, measures: Measures, step: int) -> bool:
-    """Return whether the median difference of the parameters after a step is mere rounding.
+    """Return whether the median error of the updated parameters of a step is mere rounding.
 
     False where no `updated` record of the step was measured.
     """

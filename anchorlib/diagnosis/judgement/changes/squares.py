@@ -69,10 +69,10 @@ def squared_targets(frontier: Frontier, row: int) -> list[str]:
 
 
 def _target(table: Table, rows: list[int]) -> tuple[Array, float] | None:
-    """Return the target of a squared loss and the factor c; None where they are not known.
+    """Return the target t of a squared loss and the factor c; None where they are not known.
 
     The target is nan where an element has no gradient. rows: the rows of the loss, of its input,
-    and of the input's gradient.
+    and of the input's gradient, in `table`.
     """
     loss, x, g = (values(table, one) for one in rows)
     if loss is None or x is None or g is None or len(x) != len(g):

@@ -26,8 +26,8 @@ MOST = 512
 def stated(frontier: Frontier, measures: Measures, changes: Changes) -> int | None:
     """Return A's row of the first value whose formula differs, in the first step that differs.
 
-    None without one. Only values are examined whose differences earlier ones explain, and whose
-    error is more than TIMES as large as the errors of their parents.
+    None without one. Examined are only values that differ because an earlier record differs, and
+    whose error is more than TIMES as large as the largest error of their parents.
     """
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]

@@ -22,9 +22,9 @@ __all__ = ["other_passes", "passes_apart"]
 def passes_apart(frontier: Frontier, row: int) -> str:
     """Return a clause on how many backward passes made an optimizer's row, where one run has fewer.
 
-    The run with fewer passes must have recorded the gradient in some pass of the step, and nothing
-    at all in the passes that it lacks: where it has other records of those passes, the graph is cut
-    or less was recorded. "" where this does not hold.
+    The run with fewer passes must have recorded the gradient in some pass of the step, and must
+    have no record at all of the passes that it lacks. (If it has records of those passes, the graph
+    is cut, or less was recorded.) "" where this does not hold.
     row: a row of A; "" unless an optimizer makes or reads it.
     """
     alignment = frontier.alignment
@@ -86,8 +86,8 @@ def _in_steps(table: Table, row: int) -> dict[int, int]:
 def _alike_elsewhere(places: list[tuple[Table, int, dict[int, int]]]) -> bool:
     """Return whether both runs have equally many passes in the step before a row's step.
 
-    Where that step is unknown, the step after counts; False if it is unknown too. Runs with unequal
-    numbers split their work differently.
+    Where the number of that step is unknown in a run, the step after counts; False where that is
+    unknown too. Runs with unequal numbers split their work differently.
     places: for both runs the table, the row, and the number of passes of each step.
     """
     for away in (-1, 1):

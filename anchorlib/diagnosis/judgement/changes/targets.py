@@ -67,7 +67,7 @@ def targets(frontier: Frontier, row: int) -> list[str]:
 
 
 def gradient_of(frontier: Frontier, row: int, link: Link) -> int | None:
-    """Return A's row of the gradient of a loss's input, where both runs have it; else None.
+    """Return A's row of the gradient of a loss's input; None unless both runs recorded it.
 
     row: the row of the loss. link: the input, a parent of the loss.
     """
@@ -158,8 +158,9 @@ def _target(table: Table, logits: int, gradient: int) -> _Target | None:
 def _softmax(x: Array, g: Array) -> _Target | None:
     """Return the target of a cross entropy; None where no line explains the gradient.
 
-    A row without a gradient was ignored; or the model is certain of its label, so that the label is
-    UNKNOWN.
+    A row of x without a gradient has the label UNKNOWN if the model is certain of a class, which
+    leaves no gradient, and IGNORED otherwise.
+    x: the logits. g: their gradient, (rows, columns).
     """
     if x.size < FEW:
         return None
@@ -185,7 +186,9 @@ def _softmax(x: Array, g: Array) -> _Target | None:
 def _farthest(g: Array, p: Array, others: Array) -> Array | None:
     """Return, for each row, the column of the element farthest from the line; None without a line.
 
-    others: the elements through which the line is laid: all but those of the labels.
+    The line is that of p over g (see the module's text).
+    g, p: the gradient and the probabilities, (rows, columns).
+    others: a mask of the elements through which the line is laid: all but those of the labels.
 
     Where the model is sure of a smoothed label, the label's gradient is not the smallest of its
     row, so that another element was taken for the label. Such rows are few, and hardly move the

@@ -26,7 +26,7 @@ def unreached(frontier: Frontier, row: int) -> list[str]:
 
     Of several such values, the one nearest to the loss is named, which backward reaches first. Only
     values that both runs recorded count, on the row's rank. [] too where each run has values that
-    the other's backward did not reach. row: a row of A, as a gradient.
+    the other's backward did not reach. row: a row of A, such as a gradient.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
@@ -71,10 +71,11 @@ def _with_graphs(table: Table, rank: int, names: dict[str, str]) -> set[str]:
 def _sites(
     table: Table, rows: Array, kind: str, rank: int, names: dict[str, str]
 ) -> dict[Site, int]:
-    """Return the order of each record of one kind and rank among `rows`, by (name, pass, call).
+    """Return when each record of one kind and rank was made: (name, pass, call) -> its order.
 
-    rows: row numbers of the table. names: what A calls the tensors that B has renamed; empty for A
-    itself.
+    The order is the record's number in the order of execution.
+    rows: row numbers of the table, among which the records are sought. names: what A calls the
+    tensors that B has renamed; empty for A itself.
     """
     orders = {}
     for row in rows.tolist():

@@ -52,8 +52,8 @@ class Covering:
         is large, or all tensors of its kind consist of noise, the difference must have a random
         direction.
 
-        row: A's row. pair: its index in the alignment. error_of_operation: how large rounding may
-        make the error of the row's operation.
+        row: A's row. pair: the pair's index in the alignment. error_of_operation: how large
+        rounding may make the error of the row's operation.
         """
         if self.noise is None or not self.covers(pair):
             return False
@@ -84,8 +84,9 @@ class Covering:
 
         own: the record's relative noise. The noise of its inputs is no excuse, since the inputs are
         equal in A and B. But the ratio of the record's noise to the inputs' noise shows how much
-        the operation magnifies, and it magnifies its own rounding as much. If no noise of the
-        inputs is known, the limit is COVERED times the record's own noise.
+        the operation magnifies noise, and it magnifies its own rounding as much. If no noise of the
+        inputs is known, the limit is COVERED times the record's own noise, or less if the noise
+        runs were perturbed by more than the operation rounds.
         row: A's row of the record. error_of_operation: how large rounding may make its operation's
         error.
         """
@@ -103,7 +104,7 @@ class Covering:
     def covers(self, pair: int) -> bool:
         """Return whether the error of a pair is at most COVERED times that of the noise runs.
 
-        pair: its index in the alignment. False without noise runs.
+        pair: the pair's index in the alignment. False without noise runs.
         """
         if self.noise is None:
             return False

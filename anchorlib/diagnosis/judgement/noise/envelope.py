@@ -77,7 +77,8 @@ class Envelope:
     def largest(self, rows: Sequence[int]) -> float:
         """Return the largest relative error that noise runs have in some rows of A; 0 if unknown.
 
-        The values of the rows are read. Rows need not be among the measured pairs.
+        The rows are compared anew, which reads their stored values where they differ. They need not
+        be among the measured pairs.
         """
         own = np.array(rows, np.int64)
         noise_of_runs = [_of_run(pairs, own, None)[0] for pairs in self.pairs] if len(own) else []
@@ -101,7 +102,9 @@ def envelope(
 ) -> Envelope:
     """Return the noise of the measured pairs; only records of noise runs that differ are read.
 
-    runs: the tables of the noise runs. progress, over: as in `sizes.measure`.
+    measures: how far A and B are apart in each pair that differs. runs: the tables of the noise
+    runs. progress: called with the bytes read so far and all there are to read, for each noise run.
+    over: a `map` by which pairs are measured.
     """
     a = alignment.a
     rows = alignment.a_row[measures.pair]
@@ -158,8 +161,9 @@ def _of_run(
 ) -> tuple[Array, Array, list[str]]:
     """Return how far one noise run is from A in some rows of A.
 
-    Three things are returned: its relative error in each row (nan where unknown), whether NaN or
-    infinities differ in each row, and a line for each damaged record.
+    The three parts of the answer are the noise run's relative error in each row (0 where the two
+    are equal, nan where it is unknown), whether NaN or infinities differ in each row, and a line
+    for each damaged record.
     pairs: the alignment of A with the noise run. rows: the rows of A.
     """
     place = np.full(len(pairs.a), -1)
@@ -180,10 +184,10 @@ def _of_run(
 
 
 def factors_of_updates(a: Table, rows: Array) -> Array:
-    """Return for each row how many times as large as an update the updated parameter is.
+    """Return, for each row, how many times as large as an update the updated parameter is.
 
-    For an update `delta` that is the parameter's norm over the update's norm, at least 1. It is 1
-    for other kinds, and where the parameter was not recorded.
+    The factor of an update `delta` is the parameter's norm over the update's norm, at least 1. It
+    is 1 for records of other kinds, and where the parameter was not recorded.
     """
     number = {(tensor.name, tensor.kind, tensor.rank): at for at, tensor in enumerate(a.tensors)}
     whose = np.full(len(a.tensors), -1)
@@ -247,8 +251,8 @@ def _by(keys: Array, values: Array) -> Iterable[tuple[Any, Array]]:
 def scores(measures: Measures, noise: Envelope) -> Array:
     """Return the score of each pair: its error over the largest error of the noise runs.
 
-    Where the floor (the least noise that the pair can have) is larger, the error is divided by it.
-    nan where the noise of the pair is unknown or too large to judge by.
+    Where the floor (the least noise that the pair can have) is larger than that error of the noise
+    runs, it is the divisor. nan where the noise of the pair is unknown or too large to judge by.
     """
     with np.errstate(all="ignore"):
         error = measures["error_eps"] * measures["eps"]

@@ -18,12 +18,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The differences of the records of one kind, as "grad", at one step.
+    """The differences of the records of one kind, such as "grad", at one step.
 
     differing, matched: how many pairs of records differ, and how many there are.
     median_error_eps: the median error in eps; None where nothing could be measured.
-    score: the median of error over the noise runs' error (at least half an eps), over tensors of
-        at least 64 elements; None without noise runs.
+    score: the median, over tensors of at least 64 elements, of the error divided by the noise runs'
+        error (at least half an eps); None without noise runs, or where no tensor has a score.
     """
 
     step: int

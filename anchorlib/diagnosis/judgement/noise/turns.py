@@ -77,8 +77,8 @@ MOST = 16
 class Turn:
     """A gradient or an update with elements at which rounding made B decide otherwise than A.
 
-    elements: how many of the record's `numel` elements are such elements. size: the relative error
-        that they cause, in the gradient itself, or in the parameter that is updated.
+    elements: at how many of the record's `numel` elements that happened. size: the relative error
+        of the record, which the turned elements cause; for an update, relative to the parameter.
     """
 
     place: RecordPlace
@@ -108,9 +108,9 @@ def turns(
 ) -> tuple[Array | None, list[Turn]]:
     """Return the score of each measured pair without the effect of turns, and a list of the turns.
 
-    A turn is a gradient in which rounding made an operation (as ReLU) decide otherwise in B, or an
-    update in which rounding decided a gradient's sign. A score is a pair's error over that of the
-    noise runs. (None, []) without noise runs.
+    A turn is a gradient in which rounding made an operation, such as ReLU, decide otherwise in B,
+    or an update in which rounding decided a gradient's sign. A score is a pair's error divided by
+    the error of the noise runs. (None, []) without noise runs.
     """
     if noise is None:
         return None, []
@@ -139,8 +139,8 @@ def _turned(
 ) -> tuple[int, float] | None:
     """Return how many elements of a pair turned, and the score of all its other elements together.
 
-    None without a turn, and where other elements leave the noise too. at: the pair's index into
-    `measures`.
+    None without a turn, where the values cannot be read, and where the other elements leave the
+    noise too. at: the pair's index into `measures`.
     """
     row = int(frontier.alignment.a_row[measures.pair[at]])
     updates = frontier.alignment.a.tensors[frontier.alignment.a.tensor[row]].kind in UPDATES
@@ -166,8 +166,9 @@ def _turned(
 def _decided(frontier: Frontier, row: int) -> list[str]:
     """Return the names of the gradients from which a deciding operation computed a gradient.
 
-    Deciding operations are ReLU, clamp, max pool and the like. [] for a row that is no gradient,
-    and for a gradient that the backward of no such operation made. row: the gradient in A.
+    Deciding operations are those of DECISION, LIMITED and LARGEST: ReLU, abs, clamp, max, max pool
+    and their variants. [] for a row that is no gradient, and for a gradient that the backward of
+    no such operation made. row: the gradient in A.
     """
     a = frontier.alignment.a
     if a.tensors[a.tensor[row]].kind != "grad":
@@ -205,11 +206,12 @@ def _swapped(
     own: tuple[Array, Array],
     beside: list[tuple[str, Array, Array]],
 ) -> Array:
-    """Return a boolean mask of the elements that took each other's place as the largest one.
+    """Return a boolean mask of the elements that changed places as the largest of several.
 
-    Of two elements that do so, one loses the gradient that the other gets.
-    row: the gradient in A. own: its values in A and B. beside: kind and both runs' values of each
-    parent.
+    Of two such elements, one is the largest in A and the other in B, so that one loses the gradient
+    that the other gets.
+    row: the gradient in A. own: the gradient's values in A and in B. beside: for each parent, its
+    kind and its values in A and in B.
     """
     swapped = np.zeros(len(own[0]), bool)
     links = frontier.ancestry(row).parents
@@ -298,7 +300,8 @@ def _beside(frontier: Frontier, row: int) -> list[tuple[str, Array, Array]]:
 def _values(frontier: Frontier, row: int) -> tuple[Array, Array] | None:
     """Return the values of a row of A and of its partner; None where they cannot be compared.
 
-    That is so without a partner, without its values or the row's, and for different sizes.
+    They cannot where the row has no partner, where one run kept no values, or where the sizes
+    differ.
     """
     alignment = frontier.alignment
     pair = int(np.searchsorted(alignment.a_row, row))
@@ -312,8 +315,8 @@ def _following(frontier: Frontier, measures: Measures, row: int) -> Array:
     """Return the indices into `measures` of the records that a turned gradient may affect.
 
     These are the records of its step that were computed from it, and all records of later steps.
-    Gradients that a deciding operation made of the same incoming gradient, as at a residual sum,
-    count too, with the records computed from them.
+    Other gradients that a deciding operation made of the same incoming gradient, as at a residual
+    sum, count too, with the records computed from these.
     row: A's row of the gradient in which elements turned.
     """
     a = frontier.alignment.a

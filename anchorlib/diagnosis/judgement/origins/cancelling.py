@@ -23,10 +23,10 @@ SUMMED = ("grad", "pass_grad")
 
 
 def cancelling(first: FirstStep, rows: Array) -> Array:
-    """For each row, by how much the terms that a gradient sums are larger than the sum; 1 or more.
+    """Return, for each row, by how much a gradient's terms are larger than their sum; 1 or more.
 
     The factor is 1 for rows that are no gradient of a parameter, nor an optimizer's state of one,
-    and where the terms are not known.
+    and where the terms are not known. rows: rows of A.
     """
     a = first.alignment.a
     totals = dict(_largest(first))
@@ -42,7 +42,7 @@ def cancelling(first: FirstStep, rows: Array) -> Array:
 
 
 def _largest(first: FirstStep) -> Iterator[tuple[tuple[str, int, str], float]]:
-    """Yield ((name, rank, kind), the largest norm of its records in the step) for each tensor."""
+    """Yield ((name, rank, kind), largest norm of its records) for each tensor of A in the step."""
     a = first.alignment.a
     for number, rows in first.rows_of[0].items():
         tensor = a.tensors[number]
@@ -57,11 +57,11 @@ def _size_of_terms(first: FirstStep, row: int, norms: dict[tuple[str, int, str],
     products of that gradient and of the module's input. Their sizes are not known without their
     values, so that n terms are taken to add up to √n times their typical size.
 
-    A single number s that multiplies or divides its module's input, as a learnt temperature, has
+    A single number s that multiplies or divides its module's input (a learnt temperature) has
     the gradient ±Σ g·y / s, with the module's result y and its gradient g, or Σ g·y where s is the
     logarithm of the factor. The sizes of these terms add up to ‖g‖·‖y‖ at most, over s.
-    norms: the norms of the step's records, by name, rank and kind. 0.0 where one of them is
-    missing.
+    norms: (name, rank, kind) of each tensor -> the largest norm of its records in the step. The
+    answer is 0.0 where a needed norm is missing.
     """
     a = first.alignment.a
     tensor, shape = a.tensors[a.tensor[row]], a.shapes[a.shape[row]]
@@ -81,7 +81,7 @@ def _size_of_terms(first: FirstStep, row: int, norms: dict[tuple[str, int, str],
 
 
 def _numel(first: FirstStep, name: str, kind: str, rank: int) -> int:
-    """How many elements the largest record of a tensor has in the step; 0 without a record."""
+    """Return how many elements the largest record of a tensor has in the step; 0 if it has none."""
     a = first.alignment.a
     return max(
         (
@@ -94,7 +94,7 @@ def _numel(first: FirstStep, name: str, kind: str, rank: int) -> int:
 
 
 def _multiplied(first: FirstStep, weight: str, module: str, rank: int) -> str:
-    """The name of the one recorded value that a module multiplies by a weight; else ""."""
+    """Return the name of the one recorded value that a module multiplies by a weight; else ""."""
     for edges in first.alignment.a.edges.get(rank, ()):
         parents = {parent.name for parent in edges.parents if parent.call is not None}
         learnt = {parent.name for parent in edges.parents if parent.call is None}

@@ -128,7 +128,7 @@ def _left_out(first: FirstStep, rows: Array, modules: set[str], idle: set[str]) 
 
 
 def equal_learning(alignment: Alignment, measures: Measures, step: int) -> bool:
-    """Whether all values, gradients and updates of a step are equal but for rounding.
+    """Return whether all values, gradients and updates of a step are equal but for rounding.
 
     step: the first step that differs. Several roundings in a row count as rounding here. False
     where a run has no gradients or updates in the step.

@@ -40,9 +40,10 @@ MOST_ELEMENTS = 1 << 22
 
 
 def encoded_otherwise(first: FirstStep) -> set[str]:
-    """Return the constant buffers that differ as a whole in the step, as `name@kind`.
+    """Return the constant buffers that differ in nearly all elements in the step, as `name@kind`.
 
-    A buffer is constant where its records of all steps, of several at least, have equal bits.
+    Masks with two other values count as well (see `_differs_as_a_whole`). A buffer is constant
+    where its records of all steps, of several at least, have equal bits.
     """
     a, b = first.alignment.a, first.alignment.b
     renamed = {renaming.b: renaming.a for renaming in first.alignment.renamed}
@@ -69,8 +70,8 @@ def encoded_otherwise(first: FirstStep) -> set[str]:
 def exchanged_inputs(first: FirstStep) -> set[str]:
     """Return inputs of models that B hands over as other arguments than A, as `name@kind`.
 
-    In each call in which such inputs differ, those of B together have the same bits as those of A.
-    Inputs of one element do not count.
+    In each call in which such inputs differ, B's inputs have together the same bits as A's inputs,
+    in another order. Inputs of one element do not count.
     """
     a, b = first.alignment.a, first.alignment.b
     groups: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
@@ -102,7 +103,7 @@ def _model_of_input(name: str) -> str:
 
 
 def _buffers(table: Table, renamed: dict[str, str]) -> set[tuple[str, int]]:
-    """(name, rank) of the buffers that a run states. renamed: the run's names -> A's."""
+    """Return (name, rank) of the buffers that a run states. renamed: the run's names -> A's."""
     return {
         (renamed.get(edges.name, edges.name), rank)
         for rank, statements in table.edges.items()
@@ -119,7 +120,7 @@ def _stays(table: Table, row: int) -> bool:
 
 
 def _differs_as_a_whole(a: Table, b: Table, row: int, row_b: int) -> bool:
-    """Whether almost all elements of a constant differ, or it is a mask with two other values.
+    """Return whether almost all elements of a constant differ, or it is a mask with other values.
 
     Elements that are zero in both runs do not count: zero is zero in all units. A mask has two
     values in each run, which stand at the same places. False where values are unknown, and where
@@ -144,7 +145,7 @@ def _differs_as_a_whole(a: Table, b: Table, row: int, row_b: int) -> bool:
 
 
 def _is_a_mask(mine: Array, other: Array) -> bool:
-    """Whether a constant has two values in each run, which stand at the same places in both."""
+    """Return whether a constant has two values in each run, at the same places in both."""
     values = [np.unique(side, return_inverse=True) for side in (mine, other)]
     if any(len(of_run) != 2 for of_run, _ in values):
         return False
@@ -153,11 +154,12 @@ def _is_a_mask(mine: Array, other: Array) -> bool:
 
 
 def _breaks_a_formula(mine: Array, other: Array, near: float) -> bool:
-    """Whether one formula makes most elements of B's constant from A's, but not all.
+    """Return whether one formula makes most elements of B's constant from A's, but not all.
 
     The formulas are a factor, a summand, a difference from a number, and a quotient of a number.
     The few other elements are wrong then, whatever the encoding is.
-    near: the relative error up to which two numbers are equal.
+    mine, other: the elements in A and in B. near: the relative error up to which two numbers are
+    equal.
     """
     mine, other = mine.astype(np.float64), other.astype(np.float64)
     sizes = np.maximum(np.abs(mine), np.abs(other))

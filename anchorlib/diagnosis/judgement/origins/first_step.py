@@ -26,7 +26,7 @@ _OUTPUT = re.compile(r":\d+(\.\d+)*$")
 class FirstStep:
     """The first step in which the two runs differ.
 
-    rows: A's rows of all pairs that differ, in all steps.
+    rows: A's rows of all measured pairs, which are pairs that differ, in all steps.
     here: the indices into `rows`, and into `measures`, of the pairs of this step.
     steps: the step's number in A, and in B. learnt: the names of parameters.
     followed: (name, rank) of each tensor of which A recorded a gradient.
@@ -74,7 +74,7 @@ class FirstStep:
 
 
 def by_tensor(table: Table, step: int) -> Mapping[int, list[int]]:
-    """Return the rows of one step of a table, by the index of their tensor."""
+    """Return the rows of one step of a table: index of a tensor -> its rows."""
     rows: defaultdict[int, list[int]] = defaultdict(list)
     for row in np.flatnonzero(table.step == step).tolist():
         rows[int(table.tensor[row])].append(row)

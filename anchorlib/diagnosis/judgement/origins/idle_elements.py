@@ -1,4 +1,4 @@
-"""Values whose elements differ only where no loss reads them, as a model's output at padded places.
+"""Values that differ only in elements that no loss reads: a model's output at padded places.
 
     loss = cross_entropy(model(tokens), targets, ignore_index=0)
 
@@ -24,11 +24,12 @@ MOST_ELEMENTS = 1 << 22
 
 
 def differ_where_idle(first: FirstStep, limit: float) -> set[str]:
-    """The values that differ by more than `limit` eps only where no loss reads them: `name@value`.
+    """Return the values (`name@value`) that differ by more than `limit` only where no loss reads.
 
-    No loss reads an element whose gradient is zero in both runs. The other elements, of which there
-    has to be one at least, must agree within `limit` eps of their own norm. A tensor counts only
-    where this holds for all its records that differ so much, so never where an evaluation has one.
+    `limit` is in eps. No loss reads an element whose gradient is zero in both runs. The other
+    elements, of which there has to be one at least, must agree within `limit` eps of their own
+    norm. A tensor counts only where this holds for all its records that differ so much, so never
+    where an evaluation has one of these records.
     """
     alignment, a = first.alignment, first.alignment.a
     places = [

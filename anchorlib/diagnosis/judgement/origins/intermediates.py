@@ -35,10 +35,10 @@ ROOT = re.compile(r"(^|\.)(input|output)([:.]\d+)*$")
 
 
 def intermediates(first: FirstStep, limit: float) -> set[str]:
-    """The intermediate results of a step that differ by more than `limit` eps, as `name@kind`.
+    """Return the intermediate results that differ by more than `limit` eps, as `name@kind`.
 
-    A tensor counts only where both runs recorded a gradient of it, and where all its records that
-    differ so much are intermediate results.
+    A tensor counts only where both runs recorded a gradient of it, and where all its records in the
+    step that differ so much are intermediate results.
     """
     alignment, measures, a = first.alignment, first.measures, first.alignment.a
     read = read_by_losses(first)
@@ -77,7 +77,7 @@ def intermediates(first: FirstStep, limit: float) -> set[str]:
 
 
 def is_output(name: str) -> bool:
-    """Return whether a tensor of this name is what a whole model returns, as `critic.output:1`."""
+    """Return whether a tensor of this name is what a whole model returns (`critic.output:1`)."""
     root = ROOT.search(name)
     return root is not None and root[2] == "output"
 
@@ -96,7 +96,7 @@ def _is_shown(table: Table, row: int, *, read: bool) -> bool:
 
 
 def _followed(table: Table, names: dict[str, str] | None = None) -> set[tuple[str, int]]:
-    """(name, rank) of each tensor of which a run recorded gradients.
+    """Return (name, rank) of each tensor of which a run recorded gradients.
 
     names: B's names -> A's, where they differ; None for A's table.
     """

@@ -46,7 +46,7 @@ _ROOT = re.compile(r"(^|\.)(input|output)$")
 
 
 def same_learning(first: FirstStep, modules: set[str]) -> bool:
-    """Whether all gradients, updates and other values of the step are equal but for rounding.
+    """Return whether all gradients, updates and values of the step are equal but for rounding.
 
     modules: names of modules and tensors that are not compared (see `FirstStep.within`).
     False for a rerun that was handed A's values (`anchorlib.graft`): it learns the same whatever
@@ -135,8 +135,8 @@ def _limits_of_updates(
     format in which the gradient was computed is relative to the norm of the update alone. That norm
     is much smaller. Relative to the parameter, the rounding would excuse even an update of twice
     the size.
-    size: the norm of each row. stored: the eps of its own dtype. eps: that of the coarsest format
-    before it.
+    rows: A's `updated` rows. size: the norm of each row. stored: the eps of the row's own dtype.
+    eps: the eps of the coarsest format that each row's computation went through.
     """
     a = first.alignment.a
     deltas = {
@@ -152,10 +152,11 @@ def _limits_of_updates(
 
 
 def _is_shaken(first: FirstStep, pair: int, limit: float, eps: float) -> bool:
-    """Whether an update differs only in elements whose gradient is rounding in both runs.
+    """Return whether an update differs only in elements whose gradient is rounding in both runs.
 
-    limit: how far the updated parameter may be apart. eps: that of the coarsest format that the
-    gradient went through. False for records that are no update.
+    pair: the index of the `updated` record's pair in the alignment; False for other kinds. limit:
+    the norm by which the updated parameters may differ. eps: the eps of the coarsest format that
+    the gradient went through.
     """
     a = first.alignment.a
     row, row_b = int(first.alignment.a_row[pair]), int(first.alignment.b_row[pair])
@@ -176,7 +177,10 @@ def _is_shaken(first: FirstStep, pair: int, limit: float, eps: float) -> bool:
 
 
 def _lack_partners(first: FirstStep) -> bool:
-    """Whether some gradient or update of the step is in one run alone, or a run has none at all."""
+    """Return whether some gradient or update of the step has no partner in the other run.
+
+    True also where a run has no gradient and no update in the step at all.
+    """
     alignment = first.alignment
     for table, only, step in (
         (alignment.a, alignment.only_a, first.steps[0]),
@@ -221,7 +225,7 @@ def _same_amount(first: FirstStep, modules: set[str]) -> bool:
 
 
 def _as_much(first: FirstStep, number: int) -> bool:
-    """Whether a tensor's records in the step together have as many elements in A as in B.
+    """Return whether a tensor's records in the step together have as many elements in A as in B.
 
     number: the tensor's index in A's table. False where B has no such tensor.
     """
@@ -237,7 +241,7 @@ def _as_much(first: FirstStep, number: int) -> bool:
 
 
 def _same_sum(first: FirstStep, output: str, rank: int) -> bool:
-    """Whether all outputs of a model have equally many elements in both runs, in the step's calls.
+    """Return whether all outputs of a model have equally many elements in both runs, in the step.
 
     output: the name of one of A's outputs of the model.
     """
@@ -259,9 +263,9 @@ def _same_sum(first: FirstStep, output: str, rank: int) -> bool:
 
 
 def _times(kind: str, eps: Array) -> Array:
-    """Return how many eps several roundings in a row may make in records of a kind.
+    """Return, for each record, how many eps several roundings in a row may make in it.
 
-    kind: as "grad". eps: the eps of each record, for which the numbers are returned.
+    kind: the records' kind, such as "grad". eps: the eps of each record's format.
     """
     low = LIMIT_LOW * (SQUARES if kind.startswith("opt.") else 1.0)
     times: Array = np.where(eps > EPS32, low, LIMIT)

@@ -81,9 +81,10 @@ def _nearer(a: float, b: float) -> Literal["a", "b"] | None:
 
 
 def _clear(a: float, b: float, apart: float, numel: int) -> bool:
-    """Whether A and B differ in their distance from the reference R by more than chance.
+    """Return whether A and B differ in their distance from the reference by more than chance.
 
-    a, b: the distances of A and B from R. apart: the distance between A and B.
+    a, b: the distances of A and B from the reference R. apart: the distance between A and B.
+    numel: the number of elements.
 
     a² − b² is the dot product of A − B and A + B − 2R. For two unrelated vectors, a dot product is
     as large as the product of their lengths over the root of the number of elements. The length of

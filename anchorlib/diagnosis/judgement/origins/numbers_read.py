@@ -23,10 +23,11 @@ Array = np.ndarray[Any, Any]
 
 
 def sizes_of_readers(first: FirstStep, rows: Array) -> Array:
-    """For each row, the size of the largest single number that both runs make directly from it.
+    """Return, for each row, the size of the largest single number made directly from the row's.
 
-    0.0 for rows that are no value of a single number, for numbers without a recorded gradient in
-    one of the runs, and where no single number that is made from them was recorded.
+    Both runs must state that they make the larger number so. 0.0 for rows that are no value of a
+    single number, for numbers without a recorded gradient in one of the runs, and where no single
+    number that is made from them was recorded.
     rows: rows of A in the first step that differs.
     """
     alignment, a = first.alignment, first.alignment.a
