@@ -4,8 +4,8 @@
     loss = (slope - wanted).square().mean()
     loss.backward()
 
-A gradient counts as made inside a forward if, of all values and gradients of losses that its rank
-recorded before it, the last is a value. The loss is computed from such gradients, so that a
+A gradient counts as made inside a forward if the last thing that its rank recorded before it, of
+all values and gradients of losses, is a value. The loss is computed from such gradients, so that a
 difference between them also shows in the loss.
 """
 

@@ -1,4 +1,7 @@
-"""The origin: a difference that no recorded parent explains, with all that is known of it."""
+"""The origin: a difference that no recorded parent explains, with all that is known of it.
+
+The parents of a record are the recorded tensors from which it was computed.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,10 @@ class TracedPath:
 class Replay:
     """Which formula each run used at an origin, found by computing it again from stored inputs.
 
-    a, b: the formulas that reproduce every element of A's record, and of B's.
-    error_a, error_b: ‖record − truth‖₂ / (‖truth‖₂ · eps) of each, the truth being the operation's
-        mathematics on that run's own inputs in the widest arithmetic there is; nan where unknown.
+    a, b: the names of the formulas that reproduce every element of A's record, and of B's.
+    error_a, error_b: ‖record − truth‖₂ / (‖truth‖₂ · eps) of A's and of B's record, the truth being
+        the operation's mathematics on that run's own inputs in the widest arithmetic there is; nan
+        where unknown.
     nearer: "a" or "b", whichever is nearer to the truth; None where both are as near, or where the
         two compute different mathematics.
     why: these findings in one line, with what could not be decided.

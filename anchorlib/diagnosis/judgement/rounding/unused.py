@@ -20,7 +20,11 @@ MOST_ELEMENTS = 1 << 22
 
 
 def unused(alignment: Alignment, measures: Measures) -> bool:
-    """Whether all measured pairs differ only in elements on which no loss depends."""
+    """Return whether all measured pairs differ only in elements on which no loss depends.
+
+    False without pairs, where a pair is no value or has no equal gradient, and where values are not
+    known or too many.
+    """
     a = alignment.a
     rows = alignment.a_row[measures.pair]
     others = ~a.of_kind("value")[rows]
@@ -56,7 +60,7 @@ def _is_unused(a: Table, b: Table, row: int, partner: int, gradient: int) -> boo
 
 
 def _site(table: Table, row: int) -> Site:
-    """Return the coordinates that a value and its gradient have in common, as a key."""
+    """Return the name and coordinates that a value and its gradient have in common, as a key."""
     tensor = table.tensors[table.tensor[row]]
     return (
         tensor.name,

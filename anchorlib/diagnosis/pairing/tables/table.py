@@ -94,7 +94,7 @@ class Table:
         return len(self.tensor)
 
     def of_kind(self, *kinds: str) -> Array:
-        """Return a boolean mask: whether each record is of one of these kinds, as "grad"."""
+        """Return a boolean mask: whether each record is of one of these kinds, such as "grad"."""
         return self.where(lambda tensor: tensor.kind in kinds)
 
     def of_tensor(self, name: str, kind: str, rank: int | None = None) -> Array:
