@@ -99,5 +99,5 @@ def _by_place(statements: Iterable[Edges]) -> dict[Place, list[Edges]]:
 
 
 def _poor(statements: Sequence[Edges]) -> bool:
-    """Return whether all these edges either lack parents or stand for compiled code."""
+    """Return whether each of these edges may lack parents, or stands for compiled code."""
     return all(edges.missing or compiled(edges.ops) for edges in statements)

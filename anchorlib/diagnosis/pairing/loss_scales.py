@@ -5,10 +5,11 @@
 
 A power of two changes exponents alone. So a loss scale that is a power of two shows to the bit in
 the first step that differs: every gradient inside the model is that power of two times the other
-run's gradient, nothing else differs, and the gradients that the optimizer takes are equal. A factor
-that reaches the optimizer leaves the gradients that it takes unequal. So does a factor that
-clipping removes, unless gradients are large: clipping adds a small constant to the norm by which it
-divides. A scale that was found is treated as if the records stated it.
+run's gradient, nothing else differs, and the gradients that the optimizer takes are equal. If these
+are unequal, the factor was no loss scale, but reached the optimizer. Most factors that clipping
+removes leave unequal bits, too, since clipping adds a small constant to the norm by which it
+divides; but where gradients are large, they do not. A scale that was found is treated as if the
+records stated it.
 
     loss.sum().backward()
     for p in model.parameters(): p.grad /= count
@@ -22,8 +23,9 @@ Differences by rounding that are left after scaling are judged like any other di
 
     loss = F.cross_entropy(logits, target, reduction="sum")
 
-A loss may be recorded after it was multiplied, as a sum in place of a mean. Then the recorded
-number itself differs by the factor, and its gradient does not.
+A loss may be recorded after it was multiplied: as the sum of losses, for instance, which is their
+mean times their number. Then the recorded number itself differs by the factor, and its gradient
+does not.
 """
 
 from __future__ import annotations
@@ -62,10 +64,11 @@ LEAST = 0.1
 def with_loss_scale(alignment: Alignment) -> Alignment:
     """Return the alignment with B's `scale` set to a loss scale that B's program applied by itself.
 
-    The scale is found from the gradients of the first step that differs. It is written to the rows
-    of this and all later steps; a loss that was recorded after it had been multiplied gets the
-    scale too. The alignment itself is returned where nothing differs, where no scale is found, and
-    where records of either run state a loss scale already.
+    The scale is B's relative to A's. It is found from the gradients of the first step that differs,
+    and written to the rows of B in this and all later steps whose records it multiplies; a loss
+    that was recorded after it had been multiplied gets the scale too. The alignment itself is
+    returned where nothing differs, where no scale is found, and where records of either run state a
+    loss scale already.
     """
     a, b = alignment.a, alignment.b
     pairs = alignment.differing
@@ -102,9 +105,10 @@ def _is_scaled(table: Table) -> Array:
 def _is_of_forward(alignment: Alignment, step: int) -> Array:
     """Return for each row of A whether it is a gradient that was made inside a forward.
 
-    No loss scale multiplies such a gradient. A single number is taken for a loss unless its
-    gradient is equal in the step: then it is the loss of an inner loop, which is not scaled. False
-    for all rows where a gradient that was made inside a forward differs in the step.
+    No loss scale multiplies such a gradient. To find these, single numbers with a gradient are
+    taken for losses. But a single number whose gradient is equal in the step is the loss of an
+    inner loop, which is not scaled. False for all rows where a gradient that was made inside a
+    forward differs in the step.
     step: the first step that differs.
     """
     a, rows = alignment.a, alignment.a_row

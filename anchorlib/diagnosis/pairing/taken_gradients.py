@@ -90,12 +90,13 @@ def _takes_as_made(table: Table, step: int) -> bool:
 def _times_multiplied(table: Table, step: int) -> int:
     """Return how often gradients were multiplied before the optimizer: ONCE, OFTEN or UNKNOWN.
 
-    Clipping alone multiplies all elements of a gradient by one number, and rounds each product
-    once. Where a loss scale was taken off before, each element was rounded twice, so that no single
-    number leads from the gradients that backward made to those that the optimizer takes. An
-    optimizer takes the sum over all passes, or over the last passes alone where an inner loop made
-    the other gradients or they were cleared: all these sums are tried. The answer is UNKNOWN where
-    parameters disagree, and where no gradient of ENOUGH elements is stored.
+    ONCE is the answer for clipping alone, too: it multiplies all elements of a gradient by one
+    number, and rounds each product once. Where a loss scale was taken off before, each element was
+    rounded twice, so that no single number leads from the gradients that backward made to those
+    that the optimizer takes: OFTEN. An optimizer takes the sum over all passes, or over the last
+    passes alone where an inner loop made the other gradients or they were cleared: all these sums
+    are tried. UNKNOWN where parameters disagree, and where no gradient of ENOUGH elements is
+    stored.
     """
     answers: set[bool | None] = set()
     for row, rows in _taken_and_made(table, step):
@@ -113,9 +114,10 @@ def _times_multiplied(table: Table, step: int) -> int:
 def _is_multiple(taken: Array, parts: Sequence[Array]) -> bool | None:
     """Return whether a single number times the sum of `parts` rounds to `taken` in all elements.
 
-    Each element bounds that number from below and above: what is taken lies within half a spacing
-    of float32 of the product. The parts are added up in float32, as backward adds them. None where
-    shapes differ, or fewer than ENOUGH elements are large enough to bound the number.
+    Each element bounds that number from below and above: the element of `taken` lies within half a
+    spacing of float32 of the product. The parts are added up in float32, as backward adds them.
+    None where shapes differ, or fewer than ENOUGH elements are large enough to bound the number.
+    taken: the gradient that an optimizer takes. parts: gradients of single passes.
     """
     if any(part.shape != taken.shape for part in parts):
         return None

@@ -103,8 +103,8 @@ def _node(op: str) -> str:
 def _eps(texts: Sequence[str], precision: str) -> tuple[float, ...]:
     """Return the eps of norm layers to try: those stated, those in common use, the dtype's own.
 
-    The eps of the dtype is the default of `torch.nn.RMSNorm`. texts: may state eps, as "eps=1e-05".
-    precision: the dtype's name.
+    The eps of the dtype is the default of `torch.nn.RMSNorm`. texts: texts that may state an eps
+    ("eps=1e-05"). precision: the dtype's name.
     """
     named = [float(number) for text in texts for number in _EPS.findall(text)]
     own = [kind.eps] if (kind := dtypes.dtype(precision)).eps else []

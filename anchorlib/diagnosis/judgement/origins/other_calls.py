@@ -58,7 +58,10 @@ def called_otherwise(first: FirstStep) -> set[str]:
 
 
 def inside_models(first: FirstStep) -> set[str]:
-    """The intermediate results inside the models that differ beyond rounding, as `name@kind`."""
+    """Return the intermediate results inside the models that differ by more than LIMIT.
+
+    They are given as `name@kind`.
+    """
     return intermediates(first, LIMIT)
 
 
@@ -141,6 +144,9 @@ def _calls(
 
 
 def _passes(table: Table, step: int) -> int:
-    """How many backward passes reach parameters in a step."""
+    """Return how many backward passes reach parameters in a step.
+
+    step: as the table's run counts steps.
+    """
     rows = np.flatnonzero(table.of_kind("pass_grad") & (table.step == step))
     return len(set(zip(table.pass_index[rows].tolist(), table.call[rows].tolist(), strict=True)))

@@ -77,7 +77,7 @@ class Partials:
 
 
 def partials(alignment: Alignment) -> Partials:
-    """The differing pairs of gradients of which one run alone states that it recorded a part."""
+    """Return the differing pairs of gradients of which one run alone states to hold a part."""
     pairs = alignment.differing
     rows, others = alignment.a_row[pairs], alignment.b_row[pairs]
     rows = rows[_stated(alignment.a)[rows] != _stated(alignment.b)[others]]

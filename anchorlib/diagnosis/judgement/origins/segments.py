@@ -44,7 +44,10 @@ class OriginSegment:
 
 
 def segments(frontier: Frontier) -> list[OriginSegment]:
-    """The segments of all origins, in A's order of execution."""
+    """Return the segments of all origins, in the order of their first origins.
+
+    Earlier steps come first, and within a step the records that A executed earlier.
+    """
     a = frontier.alignment.a
     rows = frontier.origins
     rank = a.rank[rows]

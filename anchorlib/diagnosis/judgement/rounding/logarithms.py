@@ -14,7 +14,7 @@ a number of size √n.
     margin = (log p − log r) − (log q − log s)
 
 A difference of logarithms rounds as its terms do, however much of them cancels: the terms were
-rounded before they were subtracted. An example are the log-probabilities of a model and of its
+rounded before they were subtracted. Examples are the log-probabilities of a model and of its
 copy.
 """
 

@@ -1,4 +1,4 @@
-"""Values that differ only in elements on which no loss depends, as elements at padded places.
+"""Values that differ only in elements on which no loss depends, such as elements at padded places.
 
 The gradient of these elements is zero in both runs. That excuses the difference only where it holds
 for everything that differs: no gradient, update or state of an optimizer may differ, and no value

@@ -21,7 +21,7 @@ class Identities:
     """The keys of the rows of two tables; within a table each key occurs once.
 
     row_a, row_b: the rows that have a key, ascending. Where a run holds one observation in two
-        modes, one record has the key, preferably a record with values, and the other has none.
+        modes, only one of the two records has a key: a record with values, if there is one.
     key_a, key_b: the keys of these rows.
     eval_since: for A and for B, the step, in that run's own count, from which the run was in eval
         mode while the other run trained; None where it never was.

@@ -1,10 +1,10 @@
 """Matches of names that spread from matched names to their neighbours in the two graphs.
 
-Two free names (names without a match) are a candidate where they are neighbours of the two names of
-a matched pair, and what the one is to its neighbour (parent, child, parameter, user: the kinship),
-the other is too. Every such matched pair gives the candidate votes, and the best candidate without
-a rival is matched. So a difference in one place of a graph costs the names around it some votes,
-and does not prevent matches farther on.
+Two free names (names without a match), one of A and one of B, are a candidate where they are
+neighbours of the two names of a matched pair, and of equal kinship to these: both are parents,
+parameters, children or users. Every such matched pair gives the candidate votes, and the best
+candidate without a rival is matched. So a difference in one place of a graph costs the names around
+it some votes, and does not prevent matches farther on.
 """
 
 from __future__ import annotations

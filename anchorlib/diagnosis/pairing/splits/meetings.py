@@ -64,10 +64,10 @@ def redealt(
 ) -> Meeting | None:
     """Return both runs with the passes of each step merged into one, if B deals samples otherwise.
 
-    It does so where both runs split a step into as many passes, and the step has the same samples
-    in both runs, but some pass has other samples in B than in A: as where a batch is turned round
-    before it is cut into micro-batches. None otherwise. Merged are only the passes of the phase
-    where this shows, and of phases with as many passes.
+    B deals them otherwise where both runs split a step into as many passes, and the step has the
+    same samples in both runs, but some pass has other samples in B than in A: as where a batch is
+    turned round before it is cut into micro-batches. Else None is returned. Only the passes of the
+    phase where this shows, and of phases with as many passes, are merged.
     pairs: for each pair of records: the row in A, the row in B, and whether the two are equal.
     to_b: A's names -> B's, where they differ. offset: what to add to A's steps to get B's.
     """
