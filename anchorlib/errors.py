@@ -8,7 +8,7 @@ AnchorError
 ├── OptionError          (ValueError)          an argument or setting outside its choices
 ├── UnknownDTypeError    (ValueError)          a dtype that anchorlib cannot store
 ├── NotATensorError      (TypeError)           a value that is no tensor was anchored
-├── UnsupportedError     (NotImplementedError) a situation that anchors refuse; says what to do
+├── UnsupportedError     (NotImplementedError) what cannot be done; mostly says what to do
 ├── SessionError         (RuntimeError)        a second session, or one that is closed
 ├── CommandError         (RuntimeError)        a command that was to record a run failed
 ├── QueueFullError       (RuntimeError)        on_full="raise", and the queue was full

@@ -36,11 +36,10 @@ class Measure(NamedTuple):
         in the other, or infinite with other signs.
     zeros: how many elements are zero in one record alone.
     numel: elements of a.
-    worst: the flat C-order index of the element with max|b − a|, which has `value_a` and `value_b`
-    (of
-        a complex element, the part that differs most); where the finite elements are equal, the
-        first element that `nonfinite` counts; -1 if unknown, or only signs of zeros or bits of NaNs
-        differ.
+    worst: the flat C-order index of the element with max|b − a|; where the finite elements are
+        equal, of the first element that `nonfinite` counts; -1 if unknown, or if only signs of
+        zeros or bits of NaNs differ. `value_a` and `value_b` are a and b there (of a complex
+        element the part that differs most).
     measured: "values", "summary" (bounds from the summary rows alone: error_eps is then a lower
         bound), or "shape" where shapes differ.
     """
