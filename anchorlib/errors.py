@@ -8,7 +8,7 @@ AnchorError
 ├── OptionError          (ValueError)          an argument or setting outside its choices
 ├── UnknownDTypeError    (ValueError)          a dtype that anchorlib cannot store
 ├── NotATensorError      (TypeError)           a value that is no tensor was anchored
-├── UnsupportedError     (NotImplementedError) a situation that anchors refuse; says what to do
+├── UnsupportedError     (NotImplementedError) what cannot be done; mostly says what to do
 ├── SessionError         (RuntimeError)        a second session, or one that is closed
 ├── CommandError         (RuntimeError)        a command that was to record a run failed
 ├── QueueFullError       (RuntimeError)        on_full="raise", and the queue was full
@@ -75,7 +75,7 @@ class UnknownTensorError(AnchorError, KeyError):
 
 
 class AmbiguousTensorError(AnchorError, LookupError):
-    """Raised where a selector matches several series, but exactly one is wanted."""
+    """Raised where a selector matches several series, but exactly one series is wanted."""
 
 
 class InvalidNameError(AnchorError, ValueError):
@@ -87,7 +87,11 @@ class ModeError(AnchorError, ValueError):
 
 
 class OptionError(AnchorError, ValueError):
-    """Raised where an argument or an environment variable is not one of the allowed choices."""
+    """Raised where an argument or an environment variable is not one of the allowed choices.
+
+    A choice may also be disallowed by the runs: a rank that recorded nothing, or traces that were
+    asked for but not recorded.
+    """
 
 
 class UnknownDTypeError(AnchorError, ValueError):
@@ -99,7 +103,11 @@ class NotATensorError(AnchorError, TypeError):
 
 
 class UnsupportedError(AnchorError, NotImplementedError):
-    """Raised where an anchor would record wrong values; the message says what to do instead."""
+    """Raised where something cannot be done; the message mostly says what to do instead.
+
+    An anchor raises it where it would record wrong values. Other cases are a file format that
+    cannot hold the values, and values that no other process can find.
+    """
 
 
 class SessionError(AnchorError, RuntimeError):
@@ -111,7 +119,7 @@ class SessionError(AnchorError, RuntimeError):
 
 
 class CommandError(AnchorError, RuntimeError):
-    """Raised where a command that was to record a run failed, or recorded none."""
+    """Raised where a command that was to record a run failed, or recorded no run."""
 
 
 class QueueFullError(AnchorError, RuntimeError):
@@ -139,7 +147,7 @@ class StoreError(AnchorError, OSError):
 
 
 class DamagedError(StoreError):
-    """Raised where stored bytes do not match their digest or checksum: they were altered."""
+    """Raised where stored bytes are not those written: their digest or checksum differs."""
 
 
 class RaggedError(AnchorError, ValueError):
@@ -161,8 +169,8 @@ class ClusterError(AnchorError, ConnectionError):
 class CollectorError(AnchorError, ConnectionError):
     """Raised where the collector could not be reached, or refused a request.
 
-    kind: the kind of failure, in one word ("busy", "disk", "token", "unreachable", …): a value of
-        `anchorlib.wire.Kind`; "" where the error is not a failed call to a collector.
+    kind: the kind of failure, in one word such as "busy", "disk", "token" or "unreachable": a value
+        of `anchorlib.wire.Kind`; "" where the error is not a failed call to a collector.
     """
 
     kind = ""

@@ -1,9 +1,10 @@
 """The fingerprint of some records: 32 bytes that are equal where the records are equal.
 
 A writer that is about to remove its own copy of some records first compares the fingerprint of that
-copy with the fingerprint of the records in the store. A fingerprint is made of the records' rows:
-tensor, coordinates, time, and the digest of the values. A record has equal rows in the store and in
-a frame (a message with records), and the values themselves need not be read.
+copy with the fingerprint of the records in the store. A fingerprint is made of a row for each
+record (dtype RECORD): tensor, coordinates, time, and the digest of the values. A record has equal
+rows in the store and in a frame (a message with records), and the values themselves need not be
+read.
 """
 
 from __future__ import annotations
@@ -43,5 +44,8 @@ def tensor_code(series: Sequence[str], phase: str, dtype: str, shape: Sequence[i
 
 
 def fingerprint_of(records: np.ndarray[Any, Any]) -> bytes:
-    """Return the fingerprint (32 bytes) of `records` (dtype RECORD); their order counts."""
+    """Return the fingerprint (32 bytes) of `records`, an array of dtype RECORD.
+
+    The same records in another order have another fingerprint.
+    """
     return hashlib.sha256(records.tobytes()).digest()

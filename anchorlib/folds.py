@@ -47,9 +47,11 @@ class Arithmetic(Protocol[X, P]):
 class OpenWindow(Generic[P]):
     """A window of steps that is not over, with the sum or the last of its observations so far.
 
-    window: the window's number. kept: the sum (mode Sum), or the last observation (mode Final). at:
-        the coordinates of the last observation. count: how many observations Sum was given; 1 for
-        Final. refused: None, or two shapes that differ, after which nothing more is added.
+    window: the window's number.
+    kept: the sum (mode Sum), or the last observation (mode Final).
+    at: the coordinates of the last observation.
+    count: how many observations Sum was given; 1 for Final.
+    refused: None, or two shapes that differ: from then on nothing more is added to the sum.
     """
 
     window: int
@@ -90,7 +92,10 @@ class Fold(Generic[X, P]):
         return idle(self.mode, step)
 
     def wants(self, step: int) -> bool:
-        """Count one observation made in `step`, and return whether the mode selects it."""
+        """Count one observation made in `step`, and return whether the mode selects it.
+
+        It has to be called once for each observation, as some modes select every n-th.
+        """
         mode = self.mode
         if not isinstance(mode, EveryN):
             return True
@@ -108,8 +113,8 @@ class Fold(Generic[X, P]):
     def hold(self, step: int, at: Any, x: X) -> OpenWindow[P] | None:
         """Fold `x`, observed in `step`, into the window of `step`; only for modes Sum and Final.
 
+        If another window is open, close it first and return it; else return None.
         at: the coordinates of the observation.
-        Returns the window that was open before, if `step` lies outside of it; else None.
         """
         mode = self.mode
         assert isinstance(mode, Sum | Final)
@@ -129,7 +134,7 @@ class Fold(Generic[X, P]):
     def close(self, step: int | None = None) -> OpenWindow[P] | None:
         """Close and return the open window unless it contains `step`; None if none was closed.
 
-        step: None closes the window in any case.
+        step: None closes the open window in any case. The window is not returned a second time.
         """
         held = self.held
         if held is None:

@@ -70,13 +70,16 @@ def notes(
 
 
 def few(lines: Sequence[str]) -> list[str]:
-    """Return the first three of some lines on damaged records, and a line that counts the rest."""
+    """Return the first three of some lines on damaged records, and a line that counts the rest.
+
+    Without a rest, that line is left out.
+    """
     left = len(lines) - SHOWN
     return [*lines[:SHOWN], *([f"and {left} more are damaged: anchor verify"] if left > 0 else [])]
 
 
 def reordering(alignment: Alignment) -> list[str]:
-    """Return a clause that says that B's samples were put into A's order; [] if they were not."""
+    """Return, in a list, a clause that B's samples were put into A's order; [] if they were not."""
     if alignment.reordered is None:
         return []
     since = f" from step {alignment.reordered} on" if alignment.reordered else ""
@@ -86,9 +89,9 @@ def reordering(alignment: Alignment) -> list[str]:
 
 
 def _strangers(alignment: Alignment) -> Iterable[str]:
-    """Return lines on why the two runs have no pair of records; [] where they have one.
+    """Return lines on why the two runs have no pair of records; [] where they have a pair.
 
-    [] too where the reason is not known.
+    [] is returned, too, where the reason is not known.
     """
     a, b = alignment.a, alignment.b
     if len(alignment):
@@ -169,7 +172,7 @@ def _steps(alignment: Alignment) -> Iterable[str]:
 def _phases(alignment: Alignment) -> Iterator[str]:
     """Yield a line if one run evaluates in eval mode, the other in training mode under `no_grad`.
 
-    The forwards of these two phases are not paired.
+    The forwards of these two phases ("eval" and "no_grad") are not paired.
     """
     a, b = (
         {table.phases[code] for code in np.unique(table.phase).tolist()}
@@ -184,7 +187,7 @@ def _phases(alignment: Alignment) -> Iterator[str]:
 
 
 def _flips(frontier: Frontier) -> Iterator[str]:
-    """Yield lines on integers, as indices or counts, that differ because earlier values differ.
+    """Yield lines on integers, such as indices or counts, that differ as earlier values differ.
 
     There is at most one line for counters of calls (batch norms), and one for other integers.
     """
@@ -208,7 +211,7 @@ def _flips(frontier: Frontier) -> Iterator[str]:
 
 
 def _counters(table: Table, rows: Array) -> Array:
-    """Return a mask: whether each of these rows records how often a batch norm was called.
+    """Return for each of `rows` whether it records how often a batch norm was called.
 
     A batch norm counts its calls in its buffer `num_batches_tracked`, a single number.
     """
@@ -222,6 +225,7 @@ def too_fine(alignment: Alignment, runs: Sequence[Table]) -> bool:
 
     Such noise runs say nothing of how far rounding carries a run. False where none of them states
     how far it was perturbed.
+    runs: the tables of the noise runs.
     """
     sizes = [perturbation(header) for run in runs for header in run.header.values()]
     known = [size for size in sizes if size is not None]
@@ -233,8 +237,9 @@ def too_fine(alignment: Alignment, runs: Sequence[Table]) -> bool:
 def incomplete(complete: Completeness, alignment: Alignment, first: Divergence | None) -> bool:
     """Return whether missing records may hide a difference that the answer would have named.
 
-    first: the first difference, where the answer is about that: records that are missing after it
-        cannot hide an earlier difference. None where the answer is about all steps.
+    complete: whether the runs are complete, and what they lack.
+    first: the first difference, where the answer is about that: records that are missing after its
+    step cannot hide an earlier difference. None where the answer is about all steps.
     """
     if first is None:
         return not complete

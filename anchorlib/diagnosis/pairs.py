@@ -21,7 +21,7 @@ class Pair(NamedTuple):
     """One pair of matched records of two runs.
 
     place: the name, kind and coordinates of the record in A.
-    order, order_b: the numbers of the two records in their ranks' orders of execution.
+    order, order_b: the places of A's record and of B's in the orders of execution of their ranks.
     equal: whether dtype, shape and bits are equal. digest_a, digest_b: the digests as hex.
     measure: how far apart the two are; None where they are equal.
     role: "" for an equal pair; "receiver" where a record differs because an earlier one does. A
@@ -46,8 +46,10 @@ def pairs_of(
 ) -> Iterator[Pair]:
     """Yield every pair of matched records, in A's order of execution.
 
-    measures: how far the pairs that differ are apart. scores: one for each of these, nan where
-    there is none; None without noise runs. roles: the role of each pair; None: "" for all.
+    measures: how far the pairs that differ are apart.
+    scores: for each entry of `measures`, the pair's error over that of the noise runs, nan where
+    there is none; None without noise runs.
+    roles: `Pair.role` of each pair of the alignment; None: "" for all.
     """
     for part in columns_of(alignment, measures, scores=scores, roles=roles):
         places = map(RecordPlace, *(part[name] for name in RecordPlace._fields))
@@ -59,12 +61,15 @@ def pairs_of(
 def columns_of(
     alignment: Alignment, measures: Measures, *, scores: Array | None, roles: Array | None
 ) -> Iterator[dict[str, list[Any]]]:
-    """Yield the pairs as columns (name -> list), some thousand pairs at a time.
+    """Yield the pairs as columns (name -> list), CHUNK pairs at a time.
 
-    An equal pair has None for its measures and its score; a pair that differs has None for a score
-    of nan.
-    scores: one for each entry of `measures`, nan where there is none; None without noise runs.
-    roles: one for each pair; None: "" for all.
+    The columns are the fields of `RecordPlace`, `Pair` (without `place` and `measure`) and
+    `Measure`. An equal pair has None for its measures and its score; a pair that differs has None
+    for a score of nan.
+    measures: how far the pairs that differ are apart.
+    scores: for each entry of `measures`, the pair's error over that of the noise runs, nan where
+    there is none; None without noise runs.
+    roles: `Pair.role` of each pair of the alignment; None: "" for all.
     """
     for start in range(0, len(alignment), CHUNK):
         part = slice(start, start + CHUNK)
@@ -88,7 +93,7 @@ def columns_of(
 
 
 def _spread(count: int, places: Array, values: Array) -> list[Any]:
-    """Return a list of `count` items: each of `values` at its index in `places`, else None."""
+    """Return a list of `count` items: `values[i]` at index `places[i]`, None everywhere else."""
     entries: list[Any] = [None] * count
     for place, value in zip(places.tolist(), values.tolist(), strict=True):
         entries[place] = value

@@ -1,4 +1,7 @@
-"""Which ranks of two runs were compared and which differ, with neighbours written as spans."""
+"""Which ranks of two runs were compared and which differ, with neighbours written as spans.
+
+"0-1023" stands for all ranks from 0 to 1023.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def ranks_of(alignment: Alignment | None) -> Ranks | None:
 
 
 def ranks_line(ranks: Ranks | None) -> str:
-    """Return the ranks in words, as "ranks 0-1023, 3 differ (17, 512, 600)"; "" for None."""
+    """Return the ranks in words, such as "ranks 0-1023, 3 differ (17, 512, 600)"; "" for None."""
     if ranks is None:
         return ""
     count = len(ranks.differing)

@@ -94,7 +94,7 @@ def _cells(entry: SectionEntry) -> tuple[str, ...]:
 
 
 def _short(text: str) -> str:
-    """Return a text cut to 1,000 characters, for a cell: it may hold thousands of names."""
+    """Return a text cut to 1,000 characters, since a note may hold thousands of names."""
     return text if len(text) <= WIDEST else f"{text[:WIDEST]}..."
 
 
@@ -106,7 +106,7 @@ def _ends(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 def frame(comparison: Findings) -> pd.DataFrame:
     """Return a pandas frame with a row for each pair, in A's order.
 
-    An equal pair has NaN for its measures.
+    An equal pair has missing values for its measures and its score.
     """
     columns: dict[str, list[Any]] = {name: [] for name in (*PLACE, *PAIR, *Measure._fields)}
     for part in comparison.columns():

@@ -44,8 +44,8 @@ class SentenceContext(NamedTuple):
     preceding: why the first record that differs is not the first origin; "" where it is.
     merged: records that were merged for the comparison, a clause for each sort.
     drawn: the first step that began with another random state in B; None without one.
-    config: header entries that differ.
-    partial: the gradients that differ and of which one run recorded only a part; "" without any.
+    config: header entries that differ, name -> the values of A and of B.
+    partial: a clause on gradients that differ as one run recorded only a part; "" without any.
     unused: whether values differ on which no loss depends.
     """
 
@@ -116,7 +116,7 @@ def sentence(
 def _modules(config: Mapping[str, tuple[Any, Any]]) -> str:
     """Return a clause on modules that B made with other arguments than A; "" without any.
 
-    config: the header entries that differ between the runs, each with the values of A and B.
+    config: the header entries that differ between the runs, name -> the values of A and of B.
     """
     made = {
         name.removeprefix(MODULE): " | ".join(differing)
@@ -132,8 +132,9 @@ def _modules(config: Mapping[str, tuple[Any, Any]]) -> str:
 def _drawn(step: int | None, first: int) -> str:
     """Return a clause that says from which step on B drew other random numbers.
 
-    "" where no random state differs, or only later than the step after `first`. That step counts
-    since states are recorded where steps begin: what a step draws shows in the next one.
+    "" where no random state differs, or only later than in the step after `first`. The step after
+    `first` still counts since states are recorded where steps begin: what a step draws shows in the
+    state of the next step.
     step: the first step that began with another random state; None without one.
     first: the step at which the runs part.
     """
@@ -144,7 +145,10 @@ def _drawn(step: int | None, first: int) -> str:
 
 
 def _upper(why: str) -> str:
-    """Return the clauses on what the runs lack, with the runs' names "a" and "b" in upper case."""
+    """Return the clauses on what the runs lack, with "A" and "B" for "a" and "b".
+
+    why: the clauses, which name the runs "a" and "b".
+    """
     return re.sub(r"(^|; |, )([ab])(?= )", lambda match: match[1] + match[2].upper(), why)
 
 

@@ -42,9 +42,10 @@ def reason(
 ) -> str:
     """Return the reasons of an origin, "; " between them; "" where there is nothing to say.
 
-    note: the reason for the class. changed: clauses on how B's computation of the record differs
-    from A's. outside: whether the difference came in from outside the recorded operations, so
-    that these explain nothing.
+    segment: the origin, with the others that have its cause. measure: how far its records differ.
+    note: the reason for the class; may be "". changed: clauses on how B's computation of the record
+    differs from A's. outside: whether the difference came in from outside the recorded operations,
+    so that only `note` and `changed` are reasons.
     """
     a, row = frontier.alignment.a, segment.row
     parts = [note] if note else []
@@ -81,7 +82,7 @@ def reason(
 def _copied(frontier: Frontier, row: int) -> str:
     """Return a clause that names the run in which a value copies an earlier record bit for bit.
 
-    In the other run the value is no copy.
+    In the other run, the clause adds, the value is no copy, or is all zeros.
 
     row: a row of A that has an entry in `Frontier.copies`.
     """
@@ -96,7 +97,11 @@ def _copied(frontier: Frontier, row: int) -> str:
 
 
 def _in_eval_mode(frontier: Frontier, row: int) -> list[str]:
-    """Return a clause that one run alone had a row's layer in eval mode at its step; else []."""
+    """Return, in a list, a clause that one run alone has a row's layer in eval mode; else [].
+
+    What counts is the mode at the row's step. The clause names the run, and the step since when.
+    row: a row of A.
+    """
     alignment = frontier.alignment
     tensor, step = alignment.a.tensors[alignment.a.tensor[row]], int(alignment.a.step[row])
     names = {renaming.a: renaming.b for renaming in alignment.renamed}
@@ -115,7 +120,7 @@ def _in_eval_mode(frontier: Frontier, row: int) -> list[str]:
 
 
 def _seen_before(frontier: Frontier, row: int, measure: Measure) -> list[str]:
-    """Return a clause that the operations shown are those of an earlier step; or [].
+    """Return, in a list, a clause that the operations shown are those of an earlier step; or [].
 
     The graph behind a tensor is recorded in the first steps alone, so that a later step may have
     run other operations. The clause is given at a large difference, two steps or more after the
@@ -152,9 +157,10 @@ def _after_backward(frontier: Frontier, kind: str) -> str:
 
 
 def _stretch(segment: OriginSegment) -> list[str]:
-    """Return a clause that says in which stretch of many operations the cause is; else [].
+    """Return, in a list, a clause that says in which stretch of operations the cause is; else [].
 
-    That is compiled code, or more than three operations that do not only move bits.
+    Only a long stretch has a clause: compiled code, or more than three operations that do not only
+    move bits.
     segment: an origin with the operations between it and its recorded parents.
     """
     if compiled(segment.ops):
@@ -168,7 +174,8 @@ def _stretch(segment: OriginSegment) -> list[str]:
 def _ranks(frontier: Frontier, segment: OriginSegment, *, known: bool) -> str:
     """Return a clause that names the ranks on which an origin differs; "" in a run of one rank.
 
-    known: whether a change in B is stated already; if not, the clause adds what the ranks suggest.
+    known: whether a change in B is stated already; if not, the clause adds the likely cause: the
+    operation itself where every rank differs, else a rank's data, device or placement.
     """
     every = {tensor.rank for tensor in frontier.alignment.a.tensors}
     if len(every) < 2:

@@ -18,10 +18,10 @@ Site = tuple[str, int, int, int, int, int]
 def series(
     table: Table, row: int, kind: str, name: str | None = None, *, every_phase: bool = False
 ) -> Array:
-    """Return the rows of a tensor's records, in order of execution.
+    """Return the rows of a tensor's records of one kind, in order of execution.
 
-    They are the rows of this kind in the row's rank, phase and attempt.
-    name: the tensor's name; None for the row's own tensor. every_phase: whether to include the rows
+    Only records of the rank, phase and attempt of `row` are taken.
+    name: the tensor's name; None for the tensor of `row`. every_phase: whether to take the records
         of all phases.
     """
     own = table.tensors[table.tensor[row]]
@@ -33,7 +33,7 @@ def series(
 
 
 def values(table: Table, row: int) -> Array | None:
-    """Return the values of a record, flat, in float64 and without its loss scale.
+    """Return the values of a record, flat, in float64 and divided by its loss scale.
 
     None where the values were not kept, or are not all finite. Raises StoreError where they cannot
     be read.
@@ -45,10 +45,11 @@ def values(table: Table, row: int) -> Array | None:
 
 
 def parameter_before(table: Table, row: int) -> Array | None:
-    """Return the values of a row's parameter before the row's step; None if they are not recorded.
+    """Return the values of a row's parameter before the row's step; None if they are not known.
 
-    row: a row of any kind of a parameter. The value is the recorded one, or what the step made of
-    it less the change that it made. Raises StoreError where values cannot be read.
+    row: a row of any kind of a parameter. The values are those recorded in the step's forward, or
+    else what the step made of the parameter (`updated`) less its change (`delta`). Raises
+    StoreError where values cannot be read.
     """
     own, step = table.tensors[table.tensor[row]], table.step[row]
     known: dict[str, Array] = {}

@@ -1,7 +1,7 @@
 """The meaning of a sparse gradient, however it is stored: the sum of its values at each index.
 
 A sparse gradient is recorded as it is stored, as `NAME:indices` and `NAME:values`. An index may
-stand there several times, and the indices may have any order.
+occur several times in `NAME:indices`, and the indices may have any order.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ MOST_ELEMENTS = 1 << 22
 
 
 class Sums(NamedTuple):
-    """A coalesced sparse tensor: its indices in order, and at each the sums of values and of sizes.
+    """A sparse tensor whose equal indices are merged, with the sum of the values at each index.
 
-    indices: ascending, a column for each index. sums: a row for each index, the sum of the values
-    at that index. sizes: likewise, the sum of their absolute values, by which the rounding of the
-    sum is judged.
+    indices: a column for each index, ascending.
+    sums: a row for each of these indices, the sum of the values at that index.
+    sizes: shaped as `sums`, the sum of the absolute values, by which the rounding of the sum is
+    judged.
     """
 
     indices: Array
@@ -33,9 +34,9 @@ class Sums(NamedTuple):
     sizes: Array
 
     def at(self, indices: Array) -> Array:
-        """Return the sums at `indices`, as a flat array, with zeros where the tensor has no entry.
+        """Return the sums at `indices`, one after the other in a flat array; 0 where none is held.
 
-        indices: a column for each index, as the field `indices`.
+        indices: a column for each index, as in the field `indices`.
         """
         every, place = np.unique(
             np.concatenate([self.indices, indices], axis=1), axis=1, return_inverse=True
@@ -48,7 +49,10 @@ class Sums(NamedTuple):
 
 
 def row_of_values(table: Table, row: int) -> int | None:
-    """Return the row of the values of the sparse tensor whose indices row `row` holds; or None."""
+    """Return the row with the values of a sparse tensor; None where it was not recorded.
+
+    row: the row with the tensor's indices.
+    """
     own = table.tensors[table.tensor[row]]
     values = own._replace(name=own.name.removesuffix(INDICES) + VALUES)
     of_values = table.where(lambda tensor: tensor == values)

@@ -1,8 +1,8 @@
 """What surrounds a record: which records came before it in its pass, and its rank's seeds.
 
-Both decide whether a difference may come from outside: `outside` asks for rows without known
-parents, `computed_rows` for rows that read something unrecorded. And what differs before a record
-may have decided what the record reads.
+Both help to decide whether a difference came in from outside, that is, from something that was not
+recorded. `outside` asks for rows without known parents, `computed_rows` for rows that read
+something unrecorded. A value that differs before a record may have decided what the record reads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def recorded_before(frontier: Frontier, row: int, role: Role) -> bool:
 
 
 def differs_before(frontier: Frontier, row: int) -> bool:
-    """Return whether a value of floating-point numbers differs before a row in its pass."""
+    """Return whether a floating-point value recorded before a row in its pass differs."""
     a, rows = frontier.alignment.a, np.flatnonzero(frontier.status == DIFFERS)
     floats = np.array([dtypes.dtype(name).family == "float" for name in a.dtypes], bool)
     before = (a.step[rows] == a.step[row]) & (a.pass_index[rows] == a.pass_index[row])

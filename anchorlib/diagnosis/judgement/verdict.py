@@ -52,8 +52,9 @@ class Drift(NamedTuple):
     """The drift of two runs, compared with that of the noise runs.
 
     covered: whether the noise runs cover the drift; None where that cannot be decided.
-    worst, step, kind: the largest median score (error over that of the noise runs), with its step
-        and kind of record; step is -1 where records of all steps were judged together.
+    worst, step, kind: the median score (error over that of the noise runs) by which `covered` was
+        decided, with its step and kind of record; step is -1 where records of all steps were judged
+        together.
     """
 
     covered: bool | None
@@ -63,12 +64,13 @@ class Drift(NamedTuple):
 
 
 def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelope) -> Drift:
-    """Judge whether the noise runs cover the drift: whether they are about as far from A as B is.
+    """Return whether the noise runs cover the drift: whether they are about as far from A as B is.
 
-    Tensors with many elements decide, in the steps before the horizon. (From the horizon on, noise
-    runs are too far apart to judge by.) Where no such tensor can be judged, all pairs of all steps
-    decide together (`_pooled`).
-    scores: of each measured pair, its error over that of the noise runs, as the function `turns`
+    Tensors with many elements decide, in the steps before the noise runs' horizon. (From the
+    horizon on, noise runs are too far apart to judge by.) Where no such tensor can be judged, all
+    pairs of all steps decide together (`_pooled`).
+    noise: how far the noise runs are from A.
+    scores: for each measured pair its error over that of the noise runs, as the function `turns`
         returns it; nan where a pair is not judged alone.
     """
     rows = alignment.a_row[measures.pair]
@@ -100,9 +102,9 @@ def _of_kind(kind: str, scores: Array, error: Array, step: Array, low: Array, fi
     """Return the drift of one kind of record: the median score that is largest against its limit.
 
     There is a median score and a limit for each group of neighbouring steps. The drift is covered
-    where that median score does not exceed its limit.
-    scores, error, step, low: an entry for each pair of the kind. error: its relative error.
-    low: whether COVERED_LOW is its limit.
+    where no median score exceeds its limit.
+    kind: the kind's name. scores, error, step, low: an entry for each pair of the kind. error: the
+    pair's relative error. low: whether COVERED_LOW is the pair's limit.
     first: the first step in which the runs differ.
     """
     groups = _groups(step)
@@ -124,9 +126,10 @@ def _of_kind(kind: str, scores: Array, error: Array, step: Array, low: Array, fi
 def _pooled(measures: Measures, scores: Array, noise: Envelope) -> Drift:
     """Return the drift where no tensor can be judged alone: by the median score of all pairs.
 
-    That is so where all tensors are small, or the noise is large from the first step. With fewer
-    than MANY scores nothing is decided. Saturated noise can show that a drift is covered, but never
-    that a drift is not covered.
+    No tensor can be judged alone where all are small, or the noise is large from the first step.
+    With fewer than MANY pairs nothing is decided. Saturated noise (too large to judge by) can show
+    that a drift is covered, but never that a drift is not covered.
+    scores: the scores of pairs that can be judged alone, else nan.
     """
     with np.errstate(all="ignore"):
         ratio = measures["error_eps"] / np.fmax(noise.relative / measures["eps"], FLOOR)
@@ -140,10 +143,11 @@ def _pooled(measures: Measures, scores: Array, noise: Envelope) -> Drift:
 
 
 def _groups(step: Array) -> Array:
-    """Return the group number of each entry: successive steps with ENOUGH entries form a group.
+    """Return the group number of each entry; a group is some successive steps.
 
-    step: the step of each entry. Equal steps are in one group, whatever their order. The last steps
-    join the group before them where they have too few entries.
+    A group takes in steps until it has ENOUGH entries. The last steps join the group before them
+    if they have too few. step: the step of each entry. Equal steps are in one group, whatever their
+    order.
     """
     steps, which, counts = np.unique(step, return_inverse=True, return_counts=True)
     numbers = np.empty(len(steps), np.int64)
@@ -164,7 +168,10 @@ def verdict(
 ) -> str:
     """Return the verdict: "identical", "expected", "suspect", "unexpected" or "incomparable".
 
-    noise_drift: the drift as the noise runs judge it; None without noise runs.
+    "incomparable": no records were paired. "identical": no pair differs. "unexpected": the
+    difference matters. "expected": it does not. "suspect": that cannot be decided.
+    origins: the records where the runs part.
+    noise_drift: whether the noise runs cover the drift; None without noise runs.
     harmless: whether nothing can follow from the differences, since no value differs, or none from
         which anything else is computed.
     """

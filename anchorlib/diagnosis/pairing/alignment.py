@@ -22,8 +22,8 @@ class Renaming:
     a, b: the names in A and in B.
     how: "map" (the user's file), "wrapper" (a prefix that a wrapper or a `prefix=` added),
         "operations" (equal places in the graphs of operations), "digest" (equal bits at the first
-        step), "guess" (same shapes and like norms, and no other name would do as well: shown to
-        people, and nothing is concluded from it; see `Alignment.guessed`).
+        step), "guess" (equal shapes and norms that are nearly equal, and no other name would do as
+        well: shown to people, and nothing is concluded from it; see `Alignment.guessed`).
     """
 
     a: str
@@ -71,7 +71,7 @@ class Alignment:
 
     @property
     def guessed(self) -> Array:
-        """A mask of the pairs whose names were matched by a guess, which may be wrong."""
+        """For each pair, whether its names were matched by a guess, which may be wrong."""
         names = {renaming.a for renaming in self.renamed if renaming.how == "guess"}
         by_guess: Array = self.a.where(lambda tensor: tensor.name in names)[self.a_row]
         return by_guess

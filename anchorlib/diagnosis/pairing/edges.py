@@ -1,4 +1,7 @@
-"""The edges of A (from what each tensor was computed), completed by those of B."""
+"""The edges of A, completed by those of B.
+
+The edges of a tensor state from which tensors it was computed, and by which operations.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,11 @@ def compiled(ops: Iterable[str]) -> bool:
 
 
 def opaque(ops: Iterable[str]) -> bool:
-    """Return whether an entry of `ops` names a module, as "Linear.forward", not an operation.
+    """Return whether an entry of `ops` names a module, such as "Linear.forward", not an operation.
 
-    That is so under `no_grad`: autograd follows nothing there, so that the operations which the
-    module called are not known. ops: names of autograd nodes, from the edges of a value.
+    Such an entry stands for a call under `no_grad`: autograd follows nothing there, so that the
+    operations which the module called are not known. ops: names of autograd nodes, from the edges
+    of a value.
     """
     return any(op.endswith(_MODULE) for op in ops)
 
@@ -36,7 +40,7 @@ def with_operations(table: Table, rank: int, name: str) -> Edges | None:
     """Return the first stored edges of a tensor that name its operations; None without such edges.
 
     For a module that is called under `no_grad` and with gradients, only the edges of calls with
-    gradients name the operations. They are the operations of the other calls, too.
+    gradients name the operations. The other calls run these operations, too.
     """
     named = (edges for edges in table.edges.get(rank, ()) if edges.name == name)
     return next((edges for edges in named if not (edges.missing or opaque(edges.ops))), None)
@@ -46,8 +50,8 @@ def statements(alignment: Alignment, rank: int) -> list[Edges]:
     """Return the edges of one rank: A's, and B's for calls of which A has none, or only poor ones.
 
     The edges of compiled code are poor: it has a single autograd node, or none, while the edges of
-    an eager run name the operations. B's edges are given in A's names and steps, once for each of
-    A's attempts that has edges, and for A's first and last attempt.
+    an eager run name the operations. B's edges are given in A's names and steps, and repeated for
+    every attempt at which A has edges, its attempt 0, and the last attempt in its table.
     """
     own = list(alignment.a.edges.get(rank, ()))
     attempts = {edges.attempt for edges in own} | set(alignment.a.attempt.tolist()[-1:]) | {0}
@@ -66,7 +70,11 @@ def statements(alignment: Alignment, rank: int) -> list[Edges]:
 
 
 def _translated(alignment: Alignment, rank: int) -> Iterable[Edges]:
-    """Yield B's edges of a rank in A's names and steps; of B's lowest rank if it lacks this one."""
+    """Yield B's edges of a rank in A's names and steps.
+
+    If B has no edges of this rank, those of its lowest rank are taken. A step before A's step 0
+    becomes 0.
+    """
     b = alignment.b.edges
     other = rank if rank in b else min(b, default=rank)
     names = {renaming.b: renaming.a for renaming in alignment.renamed}
@@ -83,7 +91,7 @@ def _renamed(edges: Edges, names: Mapping[str, str]) -> Edges:
 
 
 def _by_place(statements: Iterable[Edges]) -> dict[Place, list[Edges]]:
-    """Return the edges grouped by (phase, name, call) of the forward call that they are about."""
+    """Return the edges by (phase, name, call) of the forward call that made their tensor."""
     by_place: dict[Place, list[Edges]] = {}
     for edges in statements:
         by_place.setdefault((edges.phase, edges.name, edges.call), []).append(edges)
@@ -91,5 +99,5 @@ def _by_place(statements: Iterable[Edges]) -> dict[Place, list[Edges]]:
 
 
 def _poor(statements: Sequence[Edges]) -> bool:
-    """Return whether each of these edges may miss parents, or stands for compiled code."""
+    """Return whether each of these edges may lack parents, or stands for compiled code."""
     return all(edges.missing or compiled(edges.ops) for edges in statements)

@@ -4,8 +4,8 @@
     loss = (slope - wanted).square().mean()
     loss.backward()
 
-A gradient counts as made inside a forward if, of all values and gradients of losses that its rank
-recorded before it, the last is a value. The loss is computed from such gradients, so that a
+A gradient counts as made inside a forward if the last thing that its rank recorded before it, of
+all values and gradients of losses, is a value. The loss is computed from such gradients, so that a
 difference between them also shows in the loss.
 """
 
@@ -25,9 +25,10 @@ Array = np.ndarray[Any, Any]
 def inner_gradients(table: Table, of_losses: Array | None = None) -> Array:
     """Return for each row whether it is a gradient that was made inside a forward.
 
-    of_losses: a mask of the rows that are gradients of losses; None for the gradients of all single
-    numbers. The loss of an inner loop, as of meta-learning, has a gradient that is itself made
-    inside a forward. Where no gradient of a loss is recorded, the result is False for all rows.
+    of_losses: a mask of the rows that are gradients of losses; None: the gradients of all single
+    numbers count as such. A caller gives the mask where a program has inner loops, as of
+    meta-learning: the loss of an inner loop has a gradient that is itself made inside a forward.
+    Where no gradient of a loss is recorded, the result is False for all rows.
     """
     gradients = table.of_kind("grad", "pass_grad")
     losses = table.of_kind("grad") & (table.figures["numel"] == 1)

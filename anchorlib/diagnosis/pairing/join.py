@@ -1,8 +1,8 @@
 """Two tables aligned: records paired by rank, phase, step, pass, call, kind, name and mode.
 
-Order of arrival never decides anything. The modes All, Summary, EveryN and Final record the tensor
-itself, so that their records are paired where coordinates agree; a Sum is paired only with a Sum of
-an equal window. Records without a partner are part of the result.
+The order in which records arrived never decides anything. The modes All, Summary, EveryN and Final
+record the tensor itself, so that their records are paired where coordinates agree; a Sum is paired
+only with a Sum of an equal window. Records without a partner are part of the result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignment:
-    """Pair the records of `a` with those of `b`.
+    """Return the alignment of two runs: the records of `a` in pairs with those of `b`.
+
+    Where the runs split or order their work differently, passes and ranks are merged, and B's
+    samples and loss scale are adapted to A's: then the alignment has other tables than `a` and `b`.
 
     names: A's name -> B's, where they are known to differ. Names that a run does not have are
         ignored; where several names of A are given one name of B, the last of them holds.
@@ -43,7 +46,10 @@ def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignme
 
 
 def _put_together(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
-    """Align two tables, with passes or ranks merged where the runs split their work differently."""
+    """Return the alignment of two tables, with passes or ranks merged that are split otherwise.
+
+    names: A's name -> B's, where they are known to differ.
+    """
     alignment = _aligned(a, b, names)
     for split in splits(a, b):
         to_a = {renaming.b: renaming.a for renaming in alignment.renamed}
@@ -64,9 +70,10 @@ def _put_together(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
 
 
 def _with_dealt_passes(alignment: Alignment, names: Mapping[str, str]) -> Alignment:
-    """Return the alignment with passes merged to which B deals the samples of a step otherwise.
+    """Return the alignment with those passes merged to which B deals a step's samples otherwise.
 
-    Phases with another number of passes are merged one after the other.
+    The passes of a step become one. Phases with another number of passes are merged in a further
+    round. names: A's name -> B's, where they are known to differ.
     """
     to_b = {renaming.a: renaming.b for renaming in alignment.renamed}
     pairs = alignment.a_row, alignment.b_row, alignment.equal

@@ -5,10 +5,11 @@
 
 A power of two changes exponents alone. So a loss scale that is a power of two shows to the bit in
 the first step that differs: every gradient inside the model is that power of two times the other
-run's gradient, nothing else differs, and the gradients that the optimizer takes are equal. A factor
-that reaches the optimizer leaves the gradients that it takes unequal. So does a factor that
-clipping removes, unless gradients are large: clipping adds a small constant to the norm by which it
-divides. A scale that was found is treated as if the records stated it.
+run's gradient, nothing else differs, and the gradients that the optimizer takes are equal. If these
+are unequal, the factor was no loss scale, but reached the optimizer. Most factors that clipping
+removes leave unequal bits, too, since clipping adds a small constant to the norm by which it
+divides; but where gradients are large, they do not. A scale that was found is treated as if the
+records stated it.
 
     loss.sum().backward()
     for p in model.parameters(): p.grad /= count
@@ -22,8 +23,9 @@ Differences by rounding that are left after scaling are judged like any other di
 
     loss = F.cross_entropy(logits, target, reduction="sum")
 
-A loss may be recorded after it was multiplied, as a sum in place of a mean. Then the recorded
-number itself differs by the factor, and its gradient does not.
+A loss may be recorded after it was multiplied: as the sum of losses, for instance, which is their
+mean times their number. Then the recorded number itself differs by the factor, and its gradient
+does not.
 """
 
 from __future__ import annotations
@@ -62,10 +64,11 @@ LEAST = 0.1
 def with_loss_scale(alignment: Alignment) -> Alignment:
     """Return the alignment with B's `scale` set to a loss scale that B's program applied by itself.
 
-    The scale is found from the gradients of the first step that differs. It is written to the rows
-    of this and all later steps; a loss that was recorded after it had been multiplied gets the
-    scale too. The alignment itself is returned where nothing differs, where no scale is found, and
-    where records of either run state a loss scale already.
+    The scale is B's relative to A's. It is found from the gradients of the first step that differs,
+    and written to the rows of B in this and all later steps whose records it multiplies; a loss
+    that was recorded after it had been multiplied gets the scale too. The alignment itself is
+    returned where nothing differs, where no scale is found, and where records of either run state a
+    loss scale already.
     """
     a, b = alignment.a, alignment.b
     pairs = alignment.differing
@@ -102,9 +105,10 @@ def _is_scaled(table: Table) -> Array:
 def _is_of_forward(alignment: Alignment, step: int) -> Array:
     """Return for each row of A whether it is a gradient that was made inside a forward.
 
-    No loss scale multiplies such a gradient. A single number is taken for a loss unless its
-    gradient is equal in the step: then it is the loss of an inner loop, which is not scaled. False
-    for all rows where a gradient that was made inside a forward differs in the step.
+    No loss scale multiplies such a gradient. To find these, single numbers with a gradient are
+    taken for losses. But a single number whose gradient is equal in the step is the loss of an
+    inner loop, which is not scaled. False for all rows where a gradient that was made inside a
+    forward differs in the step.
     step: the first step that differs.
     """
     a, rows = alignment.a, alignment.a_row
@@ -118,7 +122,7 @@ def _is_of_forward(alignment: Alignment, step: int) -> Array:
 
 
 def _factor(alignment: Alignment, pairs: Array) -> float | None:
-    """Return the power of two that is B's norm over A's norm in all these pairs.
+    """Return the power of two that is B's norm divided by A's norm in every one of these pairs.
 
     None where pairs have different ratios, and for a ratio of 1 or of no power of two.
     """
@@ -135,7 +139,8 @@ def _factor(alignment: Alignment, pairs: Array) -> float | None:
 def _rounded_scales(alignment: Alignment, pairs: Array, scaled: Array) -> Array | None:
     """Return B's loss scale for each pair, where gradients differ by it only up to rounding.
 
-    1 for a pair that no loss scale multiplies. None where there is no loss scale.
+    The scale is 1 for a pair that no loss scale multiplies. None instead of the array where there
+    is no loss scale.
     pairs: the differing pairs of the first step that differs.
     scaled: for each row of A, whether it is a gradient that a loss scale multiplies.
     """
@@ -173,8 +178,10 @@ def _scales(alignment: Alignment, here: Array, scaled: Array, factor: float) -> 
     """Return for each pair the number by which a loss scale multiplies B's record, else 1.
 
     A loss may be recorded before it is multiplied, so that its gradient differs by the factor, or
-    after it, so that its value does; if it is multiplied twice, each may differ by a part.
-    here: which pairs are of the first step that differs. scaled, factor: see `_rounded_scales`.
+    after it, so that its value does. If it is multiplied before and after it is recorded, its
+    gradient and its value each differ by a part of the factor.
+    here: which pairs are of the first step that differs. scaled: as in `_rounded_scales`. factor:
+    the loss scale.
     """
     a, rows = alignment.a, alignment.a_row
     gradient = scaled[rows]
@@ -197,7 +204,7 @@ def _scales_of_parameters(alignment: Alignment, step: int) -> Array | None:
 
         centres.grad *= 1 / weight        a program takes off what the loss multiplied by
 
-    The scale is 1 for pairs of all other records; None where no parameter has such a scale.
+    The scale is 1 for pairs of all other records. None where no parameter has such a scale.
     step: the first step that differs.
     """
     a, rows = alignment.a, alignment.a_row
@@ -212,13 +219,14 @@ def _scales_of_parameters(alignment: Alignment, step: int) -> Array | None:
 
 
 def _scale_of_parameter(alignment: Alignment, number: int, step: int) -> float:
-    """Return the factor by which B scales one parameter's gradient until its optimizer; or 1.
+    """Return the factor by which B scales one parameter's gradient until its optimizer takes it.
 
-    In this step and the next the gradients that backward makes are that factor times A's, and those
-    that the optimizer takes are equal but for rounding. A takes the same share of what backward
-    made in both steps, as no clipping to a norm does, which would hide a factor.
+    In this step and the next the gradients that backward makes must be that factor times A's, and
+    those that the optimizer takes equal but for rounding. A must take the same share of what
+    backward made in both steps: clipping to a norm, which would hide a factor, takes no constant
+    share. Where the factor is not found, or a step has several passes, the result is 1.
     number: the index of the parameter's `pass_grad` in A's `Table.tensors`. step: the first step
-    that differs. 1 also where a step has several passes.
+    that differs.
     """
     a, rows = alignment.a, alignment.a_row
     name, _, _, rank = a.tensors[number]
@@ -271,7 +279,8 @@ def _ratios_of_numbers(alignment: Alignment, here: Array, kind: str) -> Array:
     The ratio of a tensor's single number in that step holds for all single numbers of the tensor's
     name and rank that were recorded in training. It is 1 for all other pairs, and where the passes
     of that step have different ratios.
-    here: which pairs are of that step. kind: the kind of the compared numbers, "value" or "grad".
+    here: which pairs are of that step. kind: "value" or "grad": which records of that step give the
+    ratios.
     """
     a, rows = alignment.a, alignment.a_row
     train = np.array([phase == TRAIN for phase in a.phases] or [False], bool)[a.phase[rows]]
@@ -293,7 +302,7 @@ def _ratios_of_numbers(alignment: Alignment, here: Array, kind: str) -> Array:
 
 
 def _snapped(norm_a: float, norm_b: float) -> float | None:
-    """Return norm_b / norm_a; a ratio near a whole number, or one over it, becomes exactly that.
+    """Return norm_b / norm_a, rounded to n or 1/n where it is near a whole number n or near 1/n.
 
     Near means within rounding. None for a ratio that is not finite and positive, or that is too
     near to 1 for a loss scale.
@@ -309,9 +318,10 @@ def _snapped(norm_a: float, norm_b: float) -> float | None:
 
 
 def _are_near(alignment: Alignment, norm_a: Array, norm_b: Array) -> bool:
-    """Return whether norms of A and B agree, but for rounding relative to the largest norm of A.
+    """Return whether norms of A and B agree, pair by pair, but for rounding.
 
-    A small gradient may consist of rounding alone, as that of a bias before a batch norm.
+    The rounding is relative to the largest norm of A, since a small gradient may consist of
+    rounding alone, as that of a bias before a batch norm.
     """
     names = {*alignment.a.dtypes, *alignment.b.dtypes}
     low = any((dtypes.dtype(name).eps or 0.0) > EPS32 for name in names)

@@ -2,7 +2,7 @@
 
 A tensor that has another name in B is found only by looking at all names. So all tensors of both
 runs are aligned first, unless B has every selected tensor under A's name. The result has A's
-selected tensors, their partners in B, and the tensors that the selectors name in B itself.
+selected tensors, their partners in B, and those tensors of B that the selectors name.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ def aligned_runs(
     names: Mapping[str, str],
     standing: Representatives = NO_REPRESENTATIVES,
 ) -> Alignment:
-    """Pair the records of the tensors that the selectors name in A or in B, and of their partners.
+    """Return the alignment of the selected tensors of A and B, and of their partners.
 
+    selectors: name tensors of A, or of B.
     names: the user's map, A's name -> B's.
     standing: ranks that need not be read -> the equal ranks that are read in their place.
-    Raises UnknownTensorError for a selector that names nothing in A; and for one that names nothing
-    in B, if B has no partner of any selected tensor of A either.
+    Raises UnknownTensorError for a selector that names nothing in A; and for a selector that names
+    nothing in B, if B has no partner of any selected tensor of A either.
     """
     if standing and (short := _shortened(a, b, selectors, names, standing)) is not None:
         return short
@@ -64,7 +65,7 @@ def aligned_runs(
 def _shortened(
     a: Run, b: Run, selectors: Sequence[str], names: Mapping[str, str], standing: Representatives
 ) -> Alignment | None:
-    """Return the alignment made without reading ranks that equal others; None if all are needed.
+    """Return the alignment made without reading ranks that equal others; None if all must be read.
 
     standing: ranks that are not read -> the ranks that are read in their place.
     """
@@ -83,7 +84,10 @@ def _pairs(table: Table) -> Pairs:
 
 
 def _map(whole: Alignment, table: Table) -> dict[str, str]:
-    """Return A's name -> B's for the renamed tensors of a table of A."""
+    """Return A's name -> B's for those tensors of a table of A that B names differently.
+
+    whole: the alignment of all tensors of both runs.
+    """
     names = {tensor.name for tensor in table.tensors}
     return {each.a: each.b for each in whole.renamed if each.a in names}
 

@@ -1,9 +1,10 @@
 """Whether the gradients that optimizers take show that clipping did not remove a factor.
 
-An optimizer takes a gradient where it reads a parameter's gradient in its step. A program may have
-divided the gradients by a loss scale before that, or clipped them to a norm, which also removes a
-factor by which one run's gradients were multiplied. In both cases the runs' optimizers take equal
-gradients but for rounding. These functions look for records that rule the second case out.
+An optimizer takes a gradient where it reads a parameter's gradient in its step. Suppose that one
+run's gradients were multiplied by a factor. The program may have divided them by this factor, its
+loss scale, before the optimizer; or it may have clipped them to a norm, which removes any factor,
+also one that is a fault. In both cases the runs' optimizers take equal gradients but for rounding.
+These functions look for records that rule clipping out.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ FLOATS = ("float32", "float64", "bfloat16", "float16")
 
 
 def rules_out_clipping(alignment: Alignment, step: int) -> bool:
-    """Return whether records of a step show that no clipping removed a factor between the runs.
+    """Return whether records show that in a step no clipping removed a factor between the runs.
 
     The factor is that by which the gradients of one run were multiplied. step: as A counts steps.
     """
@@ -56,7 +57,10 @@ def rules_out_clipping(alignment: Alignment, step: int) -> bool:
 
 
 def takes_the_same(alignment: Alignment, step: int) -> bool:
-    """Return whether the gradients that an optimizer reads in a step are recorded, and equal."""
+    """Return whether the gradients that optimizers take in a step are recorded in pairs, all equal.
+
+    step: as A counts steps.
+    """
     rows = alignment.a_row
     which = is_taken(alignment.a)[rows] & (alignment.a.step[rows] == step)
     return bool(which.any() and alignment.equal[which].all())
@@ -72,7 +76,8 @@ def _takes_as_made(table: Table, step: int) -> bool:
     """Return whether an optimizer takes the sums of the gradients that backward made in a step.
 
     Then nothing was clipped: clipping multiplies the gradients of all parameters by one factor.
-    True where the sums were seen of one parameter or more, and of all that were looked at.
+    True if the gradient of one parameter or more could be looked at, and each is the sum. step: as
+    the table's run counts steps.
     """
     seen = False
     for row, rows in _taken_and_made(table, step):
@@ -85,12 +90,13 @@ def _takes_as_made(table: Table, step: int) -> bool:
 def _times_multiplied(table: Table, step: int) -> int:
     """Return how often gradients were multiplied before the optimizer: ONCE, OFTEN or UNKNOWN.
 
-    Clipping alone multiplies all elements of a gradient by one number, and rounds each product
-    once. Where a loss scale was taken off before, each element was rounded twice, so that no single
-    number leads from the gradients that backward made to those that the optimizer takes. An
-    optimizer takes the sum over all passes, or over the last passes alone where an inner loop made
-    the other gradients or they were cleared: all these sums are tried. The answer is UNKNOWN where
-    parameters disagree, and where no gradient of ENOUGH elements is stored.
+    ONCE is the answer for clipping alone, too: it multiplies all elements of a gradient by one
+    number, and rounds each product once. Where a loss scale was taken off before, each element was
+    rounded twice, so that no single number leads from the gradients that backward made to those
+    that the optimizer takes: OFTEN. An optimizer takes the sum over all passes, or over the last
+    passes alone where an inner loop made the other gradients or they were cleared: all these sums
+    are tried. UNKNOWN where parameters disagree, and where no gradient of ENOUGH elements is
+    stored.
     """
     answers: set[bool | None] = set()
     for row, rows in _taken_and_made(table, step):
@@ -108,9 +114,10 @@ def _times_multiplied(table: Table, step: int) -> int:
 def _is_multiple(taken: Array, parts: Sequence[Array]) -> bool | None:
     """Return whether a single number times the sum of `parts` rounds to `taken` in all elements.
 
-    Each element bounds that number from below and above: what is taken lies within half a spacing
-    of float32 of the product. The parts are added up in float32, as backward adds them. None where
-    shapes differ, or fewer than ENOUGH elements are large enough to bound the number.
+    Each element bounds that number from below and above: the element of `taken` lies within half a
+    spacing of float32 of the product. The parts are added up in float32, as backward adds them.
+    None where shapes differ, or fewer than ENOUGH elements are large enough to bound the number.
+    taken: the gradient that an optimizer takes. parts: gradients of single passes.
     """
     if any(part.shape != taken.shape for part in parts):
         return None
@@ -130,7 +137,8 @@ def _is_multiple(taken: Array, parts: Sequence[Array]) -> bool | None:
 def _takes_less(table: Table, step: int) -> bool:
     """Return whether an optimizer takes gradients of a larger norm in another step than in `step`.
 
-    Then clipping cut nothing in `step`: gradients that it cuts have the largest norm it allows.
+    Then clipping cut nothing in `step`: gradients that are cut have the largest norm that clipping
+    allows. Only steps with as many gradients are compared.
     """
     norms = _norms_of_steps(table, is_taken(table))
     if step not in norms:
@@ -168,8 +176,8 @@ def _takes_a_share(table: Table, step: int) -> bool:
 def _shows_clipping(alignment: Alignment, step: int) -> bool:
     """Return whether the bits of the gradients that are taken show that clipping removed no factor.
 
-    torch adds CLIPPING to the norm by which it divides. If norms are small, a factor between the
-    runs changes the divisor relatively, and so the bits of clipped gradients. True where norms are
+    torch adds CLIPPING to the norm by which it divides. If norms are small, that constant counts,
+    and a factor between the runs would change the bits of clipped gradients. True where norms are
     that small and the optimizers of both runs nevertheless take equal bits.
     """
     step_b = step + alignment.step_offset
@@ -186,7 +194,7 @@ def _shows_clipping(alignment: Alignment, step: int) -> bool:
 
 
 def _norms_of_steps(table: Table, which: Array) -> dict[int, tuple[float, int]]:
-    """Return for each step the norm of all records that are marked in it, and their number.
+    """Return step -> the norm of all records together that are marked in it, and their number.
 
     which: for each row, whether it is marked. Steps whose norm is not finite are left out.
     """
@@ -201,9 +209,9 @@ def _norms_of_steps(table: Table, which: Array) -> dict[int, tuple[float, int]]:
 def _taken_and_made(table: Table, step: int) -> Iterator[tuple[int, Array]]:
     """Yield each gradient that an optimizer takes in a step, with what backward made for it.
 
-    These are its row, and the rows of the gradients of single passes that were recorded before it,
-    in order. Small gradients come first. Gradients that are zero, and gradients of which no pass
-    was recorded, are left out.
+    The gradient is given by its row; what backward made, by the rows of the gradients of single
+    passes that were recorded before it, in order. Small gradients come first. Gradients that are
+    zero, and gradients of which no pass was recorded, are left out.
     """
     taken = np.flatnonzero(is_taken(table) & (table.step == step))
     for row in taken[np.argsort(table.figures["numel"][taken], kind="stable")].tolist():
@@ -231,9 +239,10 @@ def _is_sum_of(table: Table, row: int, rows: Array) -> bool:
 
 
 def _read_floats(table: Table, rows: Sequence[int]) -> list[Array] | None:
-    """The values of some records in float64; None where one is not stored, too large or no float.
+    """Return the values of some records in float64; None where one cannot be used.
 
-    rows: the rows of the records; the first one tells how large they are.
+    None if values are not stored or cannot be read, if a dtype is not in FLOATS, or if the first of
+    `rows` has more than MOST_ELEMENTS elements.
     """
     stored = table.kept[rows].all() and table.figures["numel"][rows[0]] <= MOST_ELEMENTS
     if not stored or any(table.dtypes[table.dtype[row]] not in FLOATS for row in rows):

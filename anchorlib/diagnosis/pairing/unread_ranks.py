@@ -18,11 +18,11 @@ Array = np.ndarray[Any, Any]
 
 
 def stands(alignment: Alignment, standing: Representatives, names: Mapping[str, str]) -> bool:
-    """Return whether the alignment equals that which reading all ranks of both runs would give.
+    """Return whether the alignment surely equals the one that reading all ranks would give.
 
-    The two are equal where no name, step, pass or rank was paired by the bits of values: then every
-    pair follows from coordinates alone, and a rank that is read in place of others has their
-    coordinates.
+    The two are equal where no name, step, pass or rank was paired by the bits of values, and the
+    ranks in question are wholly paired and equal: then every pair follows from coordinates alone,
+    which a rank that was not read shares with the rank that was read in its place.
     standing: ranks that were not read -> the ranks that were read in their place.
     names: the user's map, A's name -> B's.
     """
@@ -55,7 +55,7 @@ def _of_ranks(table: Table, ranks: list[int]) -> Array:
 
 
 def _in_one_mode(table: Table) -> bool:
-    """Return whether no tensor of the table was recorded in two modes.
+    """Return whether each tensor of the table was recorded in one mode only.
 
     Where two modes recorded one observation, the record whose values are stored is paired, so that
     coordinates alone do not say which records are pairs.

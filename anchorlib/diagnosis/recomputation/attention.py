@@ -37,7 +37,8 @@ _SCALE: Final = re.compile(r"\bscale=([0-9.e+-]+)")
 def attending(operands: Operands, texts: Sequence[str]) -> Recipe | None:
     """Return the recipe for attention, or one of its gradients; None if the operands do not fit.
 
-    texts: the arguments of the operations, which state a scale other than 1/√d.
+    texts: the arguments of the operations, which state a scale other than 1/√d, where d is the
+    width of a head.
     """
     result = operands.own if operands.own.kind == "value" else operands.child
     operands = operands if result is None else _without_mask(operands, result.shape)
@@ -78,8 +79,8 @@ def attending(operands: Operands, texts: Sequence[str]) -> Recipe | None:
 def _without_mask(operands: Operands, out: Shape) -> Operands:
     """Return the operands without a mask that has a gradient and so counts as a fourth input.
 
-    Such a mask was recorded, so that it is among the tensors that are tried as masks. Without one,
-    the operands are returned as they are.
+    Such a mask was recorded, so that it is among the tensors that are tried as masks. Operands
+    without such a mask are returned as they are. out: the shape of the output.
     """
     places = range(len(operands.inputs) if len(operands.inputs) == _WITH_MASK else 0)
     for at in sorted(places, key=lambda at: operands.inputs[at].name != operands.own.name):
@@ -94,7 +95,8 @@ def _recipe(
 ) -> Recipe | None:
     """Return the recipe that tries each of `ways`; None where no function makes the record.
 
-    Its inputs are q, k, v, the masks, and the output's gradient if there is one.
+    The recipe's inputs are the query, key and value (in the order of `operands.inputs`), the masks,
+    and the output's gradient if there is one.
     ways: the settings to try: which input is which, the mask, the scale, whether it is causal.
     heads: how many heads are computed, as `_heads` returns it.
     """
@@ -126,7 +128,10 @@ def _functions(
 
 
 def _fits(inputs: Sequence[StoredOperand], order: tuple[int, ...], out: Shape) -> bool:
-    """Return whether the inputs, as q, k and v in this order, give an output of this shape."""
+    """Return whether the inputs, as q, k and v in this order, give an output of this shape.
+
+    order: the indices of q, k and v in `inputs`. out: the shape.
+    """
     q, k, v = (inputs[at].shape for at in order)
     if (
         not 2 <= len(q) == len(k) == len(v)
@@ -149,6 +154,7 @@ def _heads(inputs: Sequence[StoredOperand], order: tuple[int, ...], scores: Shap
 
     Attention with many scores is computed for some heads only, to save time. None where even the
     query heads that share one key head have too many scores.
+    order: the indices of q, k and v in `inputs`. scores: the shape of the scores.
     """
     count = int(np.prod(scores))
     q, k = (inputs[at].shape for at in order[:2])

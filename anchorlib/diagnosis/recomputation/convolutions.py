@@ -50,15 +50,16 @@ class Case(NamedTuple):
 
     @property
     def places(self) -> int:
-        """How many positions the output has in space, in all images."""
+        """How many positions the output has in space, in all images of the batch together."""
         return self.out[0] * int(np.prod(self.out[2:]))
 
 
 def convolving(operands: Operands, texts: Sequence[str]) -> Recipe | None:
-    """Return the recipe for a convolution's output, or one of its gradients; None if unfit.
+    """Return the recipe for a convolution's output, or one of its gradients.
 
-    Where `padding='same'` pads one end of an axis more than the other, torch appends zeros to the
-    input and pads both ends alike; the convolution of the longer input is computed.
+    None if the operands do not fit a convolution. Where `padding='same'` pads one end of an axis
+    more than the other, torch appends zeros to the input and pads both ends alike; the convolution
+    of the longer input is computed.
     texts: descriptions of the modules of both runs.
     """
     excess = _excess(operands, texts)
@@ -74,9 +75,9 @@ def convolving(operands: Operands, texts: Sequence[str]) -> Recipe | None:
 
 
 def _excess(operands: Operands, texts: Sequence[str]) -> Shape:
-    """Return how many zeros more `padding='same'` appends than it prepends, on each axis.
+    """Return how many zeros more `padding='same'` appends than it prepends, on each axis in space.
 
-    () where the modules do not pad like that.
+    () where not all modules pad by `padding='same'`, or they pad differently.
     """
     sizes = [
         weight.shape[2:] for weight in (*operands.weights, operands.own) if len(weight.shape) > 2
@@ -89,7 +90,7 @@ def _excess(operands: Operands, texts: Sequence[str]) -> Shape:
 
 
 def _added(text: str, size: Shape) -> Shape:
-    """Return how many positions a module with `padding='same'` adds in all, on each axis.
+    """Return how many positions a module with `padding='same'` adds in all, on each axis in space.
 
     text: the module's description. size: the kernel's size.
     """
@@ -112,7 +113,8 @@ def _with_zeros(x: Array, excess: Shape) -> Array:
 def _convolving(operands: Operands, texts: Sequence[str], excess: Shape = ()) -> Recipe | None:
     """Return the recipe where both ends are padded alike; None if the operands do not fit.
 
-    excess: by how many positions the gradient of the input was lengthened; these are not compared.
+    excess: by how many positions each axis of the gradient of the input (`own`) was lengthened;
+    these positions are not compared.
     """
     if operands.own.kind == "value":
         return _output(operands, texts)
@@ -158,7 +160,7 @@ def _of_input(
 ) -> Recipe | None:
     """Return the recipe for the gradient of the input; None if the operands do not fit.
 
-    It is the output's gradient g times the weight.
+    It is the output's gradient g times the weight. excess: as in `_convolving`.
     """
     weights = [one for one in operands.weights if len(one.shape) > 2]
     if len(weights) != 1:
@@ -232,7 +234,8 @@ def of_gradient(
 def spread_groups(groups: int, rows: int, columns: int) -> Elements:
     """Return some of the groups, rows and columns, evenly spread: about SAMPLE² elements in all.
 
-    groups, rows, columns: how many of each there are.
+    A convolution is computed as one matrix product for each group. groups, rows, columns: how many
+    groups there are, and how many rows and columns a group has.
     """
     most = SAMPLE**2
     some = spread(groups, SAMPLE)
@@ -243,10 +246,12 @@ def spread_groups(groups: int, rows: int, columns: int) -> Elements:
 def case_of(
     texts: Sequence[str], x: Shape, w: Shape, out: Shape, *, transposed: bool = False
 ) -> Case | None:
-    """Return the convolution that the modules of both runs state; None if it has other shapes.
+    """Return the convolution that the modules of both runs state; None if the shapes do not fit it.
 
+    None, too, if the modules differ, or a setting is unknown.
     x, w, out: the shapes of input, weight and output.
-    transposed: whether the modules must be transposed convolutions; then `x` is what they make.
+    transposed: whether the modules must be transposed convolutions; then `x` is the shape of what
+    they make, and `out` that of what they are given.
     """
     how = _strides(texts, w[2:], transposed=transposed)
     if how is None or len(x) != len(w) or len(out) != len(w) or not np.prod((*x, *w, *out)):
@@ -258,8 +263,10 @@ def case_of(
 def _strides(texts: Sequence[str], size: Shape, *, transposed: bool) -> Strides | None:
     """Return the strides that both modules state; None if they differ, or a setting is unknown.
 
-    A class that a user derived from one of torch's may state further settings.
-    size: the sizes of the weight's axes in space.
+    A setting may be unknown since a class that a user derived from one of torch's may state further
+    settings.
+    size: the sizes of the weight's axes in space. transposed: whether the modules must be
+    transposed convolutions.
     """
     modules = [text for text in texts if _MODULE.match(text)]
     if any(map(_OTHER.search, modules)):
@@ -287,8 +294,9 @@ def _stated(text: str, size: Shape) -> Strides:
 def _settings(text: str) -> dict[str, Shape]:
     """Return the numbers of a convolution's settings, as a module's description states them.
 
-    Names are "stride", "padding", "dilation" and "groups"; each value is a tuple, as (2,) for
-    `groups=2`. What the description leaves out, or states in words (`padding='same'`), is missing.
+    The keys are "stride", "padding", "dilation" and "groups"; each value is a tuple, such as (2,)
+    for `groups=2`. What the description leaves out, or states in words (`padding='same'`), is
+    missing.
     """
     return {
         name: tuple(map(int, re.findall(r"[0-9]+", said))) for name, said in _SETTING.findall(text)

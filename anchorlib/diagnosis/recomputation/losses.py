@@ -1,7 +1,8 @@
 """The rules for losses: mean squared error, log-softmax and cross entropy, and their gradients.
 
-Targets must have been recorded, except for the gradient of a cross entropy: its sign at the target
-class differs from its sign at all other classes, so that the target follows from it.
+A rule makes a recipe of operands: how the record `own` is computed again. Targets must have been
+recorded, except for the gradient of a cross entropy: its sign at the target class differs from its
+sign at all other classes, so that the target follows from it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ Array = np.ndarray[Any, Any]
 
 
 def squares(operands: Operands, _: Any) -> Recipe | None:
-    """Return the recipe for a mean, or sum, of squared differences; None if operands do not fit."""
+    """Return the recipe for a mean, or sum, of squared differences; None if operands do not fit.
+
+    Both functions are tried.
+    """
     if operands.own.shape or len(operands.inputs) != 2:  # what is compared
         return None
     x, t = operands.inputs
@@ -99,7 +103,7 @@ def entropy(operands: Operands, _: Any) -> Recipe | None:
 
 
 def entropy_slope(operands: Operands, _: Any) -> Recipe | None:
-    """Return the recipe for the gradient of a cross entropy's logits; None if unfit.
+    """Return the recipe for the gradient of a cross entropy's logits; None if operands do not fit.
 
     The target classes follow from the gradient's signs.
     """
@@ -118,9 +122,10 @@ def entropy_slope(operands: Operands, _: Any) -> Recipe | None:
 
 
 def _wanted(own: StoredOperand, g: StoredOperand, side: str) -> Array | None:
-    """Return 1 at the target class of each row, 0 elsewhere; None if signs do not show classes.
+    """Return 1 at the target class of each row, 0 elsewhere, by the signs of the logits' gradient.
 
-    A row whose gradient is zero has no target class, as one that the loss ignores.
+    A row whose gradient is zero has no target class: the loss ignores it. None if the signs do not
+    show one target class in each of the other rows.
     own: the gradient of the logits. g: the gradient of the loss. side: the run, "a" or "b".
     """
     slope = own.read(side) * np.sign(g.read(side))

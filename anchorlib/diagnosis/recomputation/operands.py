@@ -34,7 +34,8 @@ MOST_ELEMENTS: Final = 1 << 24
 class StoredOperand:
     """A record that both runs stored, as an operand of a replay (an operation computed again).
 
-    name, kind: the tensor's name in A, and the record's kind. shape, dtype: those of both runs.
+    name, kind: the tensor's name in A, and the record's kind. shape, dtype: those of both runs,
+    which are equal.
     read: returns the decoded values of a run, "a" or "b".
     """
 
@@ -53,8 +54,8 @@ class Operands:
     output: for a gradient, the value that the operation made in forward; None where it has no
         record.
     inputs, weights: the values, and the parameters, that the operation read.
-    beside: a function that returns other values of the record's pass that may be operands: those
-        for whose shape and dtype the function given to it returns true.
+    beside: returns other values of the record's pass that may be operands. It is given a function
+        that says whether a shape and a dtype fit.
     """
 
     own: StoredOperand
@@ -66,7 +67,7 @@ class Operands:
 
 
 def operands_of(frontier: Frontier, row: int) -> Operands | None:
-    """Return the operands of the record in a row of A; None if a run lacks the values of any.
+    """Return the operands of the record in a row of A; None if any of them lacks values in a run.
 
     None, too, where the operation is not determined: for a gradient with no recorded gradient that
     came in, or for a record with several such gradients.
@@ -95,9 +96,10 @@ def operands_of(frontier: Frontier, row: int) -> Operands | None:
 
 
 def _beside(frontier: Frontier, row: int, fits: Fits) -> list[StoredOperand]:
-    """Return A's values in a row's rank, step and pass that fit: the first value of each tensor.
+    """Return the values in a row's rank, phase, step and pass that fit and that both runs stored.
 
-    fits: returns whether a shape and a dtype fit.
+    Of each tensor, only the first value that fits is looked at. row: a row of A. fits: says whether
+    a shape and a dtype fit.
     """
     a = frontier.alignment.a
     of_pass = (
@@ -126,7 +128,7 @@ def _is_parameter(frontier: Frontier, row: int) -> bool:
 def _operand(frontier: Frontier, row: int) -> StoredOperand | None:
     """Return the record at a row of A as an operand; None unless both runs keep its values.
 
-    They must keep them in one shape and dtype, and at most MOST_ELEMENTS of them.
+    None, too, where the runs have other shapes or dtypes, and for more than MOST_ELEMENTS elements.
     """
     alignment = frontier.alignment
     pair = int(np.searchsorted(alignment.a_row, row))
@@ -151,7 +153,7 @@ def _operand(frontier: Frontier, row: int) -> StoredOperand | None:
 def values_at(table: Table, row: int, shape: tuple[int, ...], name: str) -> Array:
     """Return the values of one record, in `shape`, decoded from the dtype `name`.
 
-    Raises StoreError where they cannot be read, or do not fit the digest that was recorded.
+    Raises StoreError where they cannot be read, or do not have the digest that was recorded.
     """
     parts = list(table.read(row, 1 << 24))
     raw = np.concatenate(parts) if parts else np.empty(0, dtypes.dtype(name).storage)

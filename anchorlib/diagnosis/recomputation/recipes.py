@@ -25,8 +25,8 @@ class Recipe(NamedTuple):
     """How to compute a record again from its operands.
 
     functions: the candidates, of which one made the record.
-    inputs: returns the operands of the functions, in order, for a run ("a", "b").
-    output: reshapes the record's values as the functions' results are shaped.
+    inputs: returns the operands of the functions, in order, for a run ("a" or "b").
+    output: returns the record's values, cut and shaped as the functions' results are.
     part: picks the elements that the functions compute; None where they compute all.
     """
 

@@ -71,8 +71,8 @@ def _replay_or_reason(origin: Origin) -> Replay | str:
 def _of_records(origin: Origin, front: Frontier, row: int) -> Replay | str:
     """Return the replay of all operations between an origin and its recorded parents.
 
-    Where there is no replay, a text says why; it is "" where there is no operation.
-    row: the origin's row in A.
+    Where there is no replay, return a text that says why; "" where there is no operation.
+    front: the frontier of the comparison. row: the origin's row in A.
     """
     ops = computing(front.ancestry(row).ops) or origin.ops_a or origin.ops_b
     if not ops:
@@ -123,8 +123,9 @@ def _of_operations(origin: Origin, front: Frontier) -> Replay | None:
 def _replay(how: Recipe, operands: Operands) -> Replay | None:
     """Return which formulas fit each run's result; None if no formula comes near either result.
 
-    If none comes near, the runs computed something else, or read an operand that was not recorded,
-    as a mask.
+    If no formula comes near, the runs computed something else, or read an operand that was not
+    recorded, such as a mask.
+    how: the formulas to try.
     """
     fit_a, fit_b = (_fit(how, operands, side) for side in "ab")
     if all(_is_far(side, operands.own.dtype) for side in (fit_a, fit_b)):
@@ -140,9 +141,10 @@ def _replay(how: Recipe, operands: Operands) -> Replay | None:
 
 
 def replayed(origins: Sequence[Origin]) -> Iterator[Origin]:
-    """Yield all origins, the first eight with their replays.
+    """Yield all origins in order, the first MOST of them with their replays.
 
-    The `why` of each of these says what the replay shows, or why the origin was not computed again.
+    The `why` of an origin with a replay also says what the replay shows, and that of an origin
+    without a replay why it was not computed again, where that is known.
     """
     for number, origin in enumerate(origins):
         outcome = _replay_or_reason(origin) if number < MOST else ""
@@ -159,7 +161,7 @@ def _joined(*words: str) -> str:
 
 
 def _recipe(origin: Origin, frontier: Frontier, row: int, operands: Operands) -> Recipe | None:
-    """Return the recipe for A's operation, else for B's; None where neither has one.
+    """Return the recipe for A's operation, else for B's; None where neither has a recipe.
 
     The runs may compute the record by different operations, of which a rule knows only one run's.
     row: the origin's row in A.
@@ -210,7 +212,7 @@ def _fit(how: Recipe, operands: Operands, side: str) -> Fit:
 
 
 def _is_far(outcome: Fit, precision: str) -> bool:
-    """Return whether rounding cannot explain how far a run's result is from the nearest function's.
+    """Return whether a run's result is farther from every function's than rounding explains.
 
     outcome: how the nearest function fits. precision: the dtype of the result.
     """

@@ -1,7 +1,8 @@
 """The rules for a replay: for each operation its candidate functions and the operands they take.
 
-An operation is recognised by its autograd nodes in one run; the other run may compute its result by
-other operations. Operands that do not fit the rule give no recipe, so that nothing is guessed.
+A rule makes a recipe of operands: how a record is computed again. An operation is recognised by its
+autograd nodes in one run; the other run may compute its result by other operations. Operands that
+do not fit the rule give no recipe, so that nothing is guessed.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ _EPS: Final = re.compile(r"\beps=([0-9.e+-]+)")
 
 
 def recipe(ops: Sequence[str], operands: Operands, texts: Sequence[str]) -> Recipe | None:
-    """Return the recipe for computing the record `operands.own` again by its operations, or None.
+    """Return the recipe for computing the record `operands.own` again; None without a rule for it.
 
-    None where the operations have no rule, or where the operands do not fit the rule.
-    ops: the autograd nodes, without those that only move bits.
+    None, too, where the operands do not fit the rule.
+    ops: the autograd nodes that made the record, without those that only move bits.
     texts: the descriptions of the modules and the arguments of the operations of both runs, which
-        state settings as eps, strides and scale.
+        state settings such as eps, strides and scale.
     """
     name = _single(ops)
     if name == "Convolution":
@@ -71,7 +72,11 @@ def recipe(ops: Sequence[str], operands: Operands, texts: Sequence[str]) -> Reci
 
 
 def _single(ops: Sequence[str]) -> str:
-    """Return the name of the one operation that these nodes make up; "" if they are several."""
+    """Return the name of the one operation that these nodes make up; "" if they make up several.
+
+    The name is an autograd node's without "Backward0", such as "Tanh", or stands for several nodes:
+    "RmsNorm", "CrossEntropy" or "ScaledDotProductAttentionMath".
+    """
     bases = [_node(one) for one in ops]
     if {"Rsqrt", "Mean", "Pow"} <= set(bases) <= {"Rsqrt", "Mean", "Pow", "Mul", "Add"}:
         return "RmsNorm"
@@ -87,7 +92,7 @@ def _single(ops: Sequence[str]) -> str:
 def _node(op: str) -> str:
     """Return the operation of an autograd node ("TanhBackward0") or traced op ("tanh_backward").
 
-    Both of these give "Tanh".
+    Both of these examples give "Tanh".
     """
     if op[:1].isupper():
         return re.sub(r"Backward\d*$", "", op)
@@ -96,9 +101,10 @@ def _node(op: str) -> str:
 
 
 def _eps(texts: Sequence[str], precision: str) -> tuple[float, ...]:
-    """Return the eps to try: those that modules state, those in common use, the dtype's own.
+    """Return the eps of norm layers to try: those stated, those in common use, the dtype's own.
 
-    The eps of the dtype is the default of `torch.nn.RMSNorm`.
+    The eps of the dtype is the default of `torch.nn.RMSNorm`. texts: texts that may state an eps
+    ("eps=1e-05"). precision: the dtype's name.
     """
     named = [float(number) for text in texts for number in _EPS.findall(text)]
     own = [kind.eps] if (kind := dtypes.dtype(precision)).eps else []
@@ -152,7 +158,8 @@ def _forward(*names: str) -> Callable[[Operands, Any], Recipe | None]:
 def _backward(*names: str, saved: str) -> Callable[[Operands, Any], Recipe | None]:
     """Return the rule (a function that makes a recipe of operands) for an activation's gradient.
 
-    names: the candidate functions. saved: what the backward reads: "output" or "input".
+    names: the candidate functions. saved: which value the backward reads, the activation's "output"
+    or its "input".
     """
 
     def rule(operands: Operands, _: Any) -> Recipe | None:
@@ -204,7 +211,10 @@ def _norm(make: Callable[[float], Function]) -> Callable[..., Recipe | None]:
 
 
 def _norm_backward(operands: Operands, eps: Sequence[float]) -> Recipe | None:
-    """Return the recipe for the gradient of a layer norm's input; None if operands do not fit."""
+    """Return the recipe for the gradient of a layer norm's input; None if operands do not fit.
+
+    eps: the values that are tried for what the norm adds to the variance.
+    """
     x, weights = named(operands, operands.own.name), _scale_and_shift(operands)[:1]
     if operands.child is None or x is None or operands.child.shape != x.shape:
         return None
@@ -263,7 +273,10 @@ def _ones_and(g: StoredOperand, side: str, terms: int) -> list[Array]:
 
 
 def _of_input(operands: Operands, g: StoredOperand) -> Recipe | None:
-    """Return the recipe for g · W, the gradient of the input of `nn.Linear`; None if unfit."""
+    """Return the recipe for g · W, the gradient of the input of `nn.Linear`.
+
+    None if the operands do not fit. g: the gradient of the output.
+    """
     weights = [weight for weight in operands.weights if len(weight.shape) == 2]
     if len(weights) != 1 or weights[0].shape != (g.shape[-1], *operands.own.shape[-1:]):
         return None
@@ -278,9 +291,10 @@ def _of_input(operands: Operands, g: StoredOperand) -> Recipe | None:
 def _of_part(
     inputs: Callable[[str], Sequence[Array]], shape: tuple[int, ...], terms: int
 ) -> Recipe | None:
-    """Return the recipe for a product, which computes some rows and columns, evenly spread.
+    """Return the recipe for a product of which some rows and columns are computed, evenly spread.
 
     None where an element sums too many terms, or where the product is empty.
+    inputs: returns the two factors, and perhaps a bias, for a run ("a" or "b").
     shape: the product's. terms: how many terms an element sums.
     """
     rows, columns = shape

@@ -1,7 +1,7 @@
 """The operands of one traced operation inside an origin, wherever a run kept their values.
 
 Where several operations lie between an origin and its recorded parents, the traces show which of
-them parted the runs: equal bits went into that operation, and different bits came out. Its tensors
+these operations parted the runs: equal bits went into it, and different bits came out. Its tensors
 are found by their digests, among the values that `trace(values=...)` kept and among all other
 records. For operations that one run alone ran, equal inputs are not required. Equal digests mean
 equal bits, so that a tensor which one run kept stands for the equal tensor of the other run.
@@ -71,9 +71,9 @@ def partings(origin: Origin, tables: tuple[Table, Table]) -> Iterator[OpDivergen
 def _candidates(origin: Origin, path: TracedPath) -> Iterator[tuple[Ops, Ops]]:
     """Yield operations of A together with B's operations that compute the same, where runs part.
 
-    First come operations that one run alone ran, unless their results are known to be equal; their
-    inputs are not compared. Then, where both runs ran equal operations, come those that turn equal
-    bits into different bits.
+    First come A's operations in whose place B ran others, or ran them with other arguments, unless
+    their results are known to be equal; their inputs are not compared. Then, if both runs ran the
+    same operations throughout, come those that turn equal bits into different bits.
     """
     for difference in origin.differences:
         if difference.a and difference.b and difference.outputs_equal is not True:
@@ -104,7 +104,7 @@ class _Values:
     def find(self, tensor: TracedOperand) -> Array | None:
         """Return the values of a tensor, decoded; None where neither run has kept them.
 
-        None, too, for more than MOST_ELEMENTS elements.
+        None, too, for a tensor without a digest, or with more than MOST_ELEMENTS elements.
         """
         if tensor.digest is None or math.prod(tensor.shape) > MOST_ELEMENTS:
             return None
@@ -138,10 +138,10 @@ def _kept(run: Run, op: Op, kind: str, digest: str) -> Array | None:
 
 
 def _operands(pair: tuple[Ops, Ops], lead: int, values: _Values) -> Operands | None:
-    """Return the operands of the one operation that run `lead` (0: A) ran, as both runs had them.
+    """Return the operands of the one operation of run `lead`, with the values of both runs.
 
-    pair: the operations of A, and those of B that compute the same; of run `lead` there is one.
-    None where the values of an operand are not known.
+    pair: the operations of A, and those of B that compute the same; run `lead` (0: A, 1: B) has one
+    of them alone. None where the values of an operand are not known.
     """
     op, others = pair[lead][0], pair[1 - lead]
     own = _output(op.outputs[:1], others[-1].outputs)
@@ -171,8 +171,9 @@ def _output(made: Sequence[TracedOperand], others: Sequence[TracedOperand]) -> _
 def _partner(tensor: TracedOperand, op: Op, others: Ops) -> _Pair | None:
     """Return an operation's input `tensor` with the other run's input that matches it, or None.
 
-    The matching input has equal shape and dtype. If the other run has one operation of this name,
-    it is the input for the same argument; otherwise it is an input with equal bits.
+    The matching input has equal shape and dtype. If the other run has a single operation, of the
+    same name, the match is the input for the same argument; otherwise it is an input with equal
+    bits.
     op: the operation. others: the operations of the other run that compute the same.
     """
     of_one_operation = len(others) == 1 and base_name(others[0].op) == base_name(op.op)
@@ -189,9 +190,9 @@ def _partner(tensor: TracedOperand, op: Op, others: Ops) -> _Pair | None:
 
 
 def _operand(pair: _Pair, lead: int, values: _Values) -> StoredOperand | None:
-    """Return a tensor of both runs as an operand named by its argument; None if values are missing.
+    """Return a tensor of both runs as an operand, named by its argument.
 
-    lead: the run (0: A) that `pair` has first.
+    None if its values are missing in a run. lead: the run (0: A, 1: B) that `pair` has first.
     """
     mine, others = values.find(pair[0]), values.find(pair[1])
     if mine is None or others is None:
@@ -206,6 +207,7 @@ def _placed(
 ) -> Operands:
     """Return the operands in the fields of `Operands` in which the rules look for them.
 
+    op: the operation's name. own: its result. given: its inputs, named by their arguments.
     gradient: whether the operation computes a gradient.
     """
     if op in PRODUCTS:
@@ -232,7 +234,8 @@ def _input(argument: str) -> str:
 def _as_linear(argument: StoredOperand) -> StoredOperand:
     """Return an argument of `mm` or `addmm` as the rule of `nn.Linear` takes it.
 
-    That is as x, as the weight (`mat2` transposed), or as the bias.
+    `mat2` becomes the weight, transposed; a vector `self` becomes the bias; any other argument is
+    returned as it is.
     """
     if argument.name == "mat2":
         shape = (argument.shape[1], argument.shape[0])

@@ -102,7 +102,7 @@ def _of_input(
 ) -> Recipe | None:
     """Return the recipe for the gradient of the input; None if the operands do not fit.
 
-    It is a convolution of the output's gradient g.
+    This gradient is a convolution of the output's gradient g with the weight w.
     """
     own = operands.own.shape
     case = _case(texts, g.shape, w.shape, own)
@@ -126,7 +126,8 @@ def _of_parameter(
 ) -> Recipe | None:
     """Return the recipe for the gradient of the weight or bias; None if the operands do not fit.
 
-    g: the gradient of the output.
+    g: the gradient of the output. x: the input. case: the convolution that leads from the output
+    back to the input.
     """
     groups, images = case.how.groups, case.x[0]
     is_bias = len(operands.own.shape) == 1

@@ -143,7 +143,7 @@ class PairBlock:
     """Pairs of records that are measured together: all of one size and one pair of dtypes.
 
     places: the numbers by which the maker of the block knows the pairs.
-    a, b: the records of A and of B.
+    a, b: the records of A and of B, in the order of `places`.
     shift, eps, scale: an entry for each pair: the exponent of the power of two by which values are
         scaled, the unit of errors, and the factor for B's values (see `Differences`).
     """
@@ -181,8 +181,10 @@ class BlockMeasurements(NamedTuple):
     """How far the pairs of one block are apart, and which of them are damaged.
 
     places: the numbers of all pairs of the block.
-    measured: numbers of pairs, and for these the fields of Measure that come from their values.
-    damaged: numbers of pairs whose values are damaged, on which side ("a" or "b"), and why.
+    measured: a tuple for each part of the block: the numbers of its pairs, and the fields of
+    Measure that come from their values (name -> an entry for each pair).
+    damaged: a tuple for each sort of damage: the numbers of the pairs, the side ("a" or "b") whose
+    values are damaged, and why.
     """
 
     places: Array
@@ -191,10 +193,11 @@ class BlockMeasurements(NamedTuple):
 
 
 def measure_block(block: PairBlock) -> BlockMeasurements:
-    """Measure how far the pairs of a block are apart, from their values.
+    """Return how far the pairs of a block are apart, measured from their values.
 
-    Where the values of a record cannot be read, each pair is measured by itself, so that only the
-    pair of that record is listed as damaged.
+    Pairs with values that do not have their digest are in `measured` and in `damaged`. Where the
+    values of a record cannot be read, each pair is measured by itself, so that only the pair of
+    that record is left out, and listed as damaged.
     """
     seals = DigestChecks(block.a.digests), DigestChecks(block.b.digests)
     try:

@@ -20,8 +20,8 @@ LEAST = 2.0**-1000
 def bounds(a: Figures, b: Figures, eps: Array, elements: Array) -> dict[str, Array]:
     """Return lower bounds of the measures of pairs of records whose values were not kept.
 
-    The dict has the name of a field of `Measure` → an array with one number for each pair: nan
-    where there is no bound, and under "norm" ‖a‖₂ itself.
+    The dict is keyed by fields of `Measure`; each array has a number for each pair, nan where there
+    is no bound. Under "norm" stands no bound, but ‖a‖₂ itself.
 
     ‖b − a‖₂ ≥ |‖b‖₂ − ‖a‖₂|, and ≥ |Σb − Σa| / √n (Cauchy and Schwarz); max|b − a| is at least the
     difference of the maxima, of the minima, and of the means. These bounds hold where all elements

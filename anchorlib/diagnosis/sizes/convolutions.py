@@ -33,10 +33,10 @@ class Geometry:
 def convolutions(
     x: Array, gradient: Array, shape: Shape, geometry: Geometry | None
 ) -> Iterator[Task]:
-    """Yield the weight gradients of this shape that a convolution with these operands may have.
+    """Yield tasks that compute the weight gradients of this shape which a convolution may have.
 
-    x: the input, (N, C, *sizes). gradient: the output's gradient, (N, O, *sizes).
-    geometry: None where the geometry has to be found by trial.
+    x: its input, (N, C, *sizes). gradient: its output's gradient, (N, O, *sizes). shape: the
+    weight's. geometry: None where the geometry has to be found by trial.
     """
     if not (x.ndim == gradient.ndim == len(shape) > 2 and x.shape[0] == gradient.shape[0]):
         return
@@ -108,9 +108,10 @@ def _by_channel(values: Array, groups: int) -> Array:
 
 
 def geometry_of(text: object, axes: int) -> Geometry | None:
-    """Return the geometry that a module's description states; None where a number is missing.
+    """Return the geometry that a module's description states; None where it cannot be read.
 
-    text: as "Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))". axes: how many axes in space.
+    text: such as "Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))"; None for anything that is no
+    text. axes: how many axes in space.
     """
     if not isinstance(text, str) or "stride=" not in text or "padding_mode=" in text:
         return None

@@ -25,7 +25,7 @@ class Differences:
     shift: for each pair the exponent of the power of two by which its float64 values are scaled, so
         that their squares neither vanish nor become infinite; mostly 0.
     eps: for each pair the unit in which errors are counted.
-    scale: for each pair the factor by which B's values are multiplied first; mostly 1.
+    scale: for each pair the factor that brings B's values to A's loss scale first; mostly 1.
     """
 
     def __init__(
@@ -174,9 +174,10 @@ class Differences:
         }
 
     def _where(self) -> dict[str, Array]:
-        """Return the fields `worst`, `value_a` and `value_b` of each pair: the largest difference.
+        """Return the fields `worst`, `value_a` and `value_b` of each pair.
 
-        Where all finite elements are equal, the first element that `nonfinite` counts is given.
+        They are those of the element with the largest difference. Where all finite elements are
+        equal, they are those of the first element that `nonfinite` counts.
         """
         none = self._worst < 0
         values = np.where(none, self._broken_values, self._values)

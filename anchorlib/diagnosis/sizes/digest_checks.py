@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 class DigestChecks:
-    """Computes digests of values as they are read, and compares them with the recorded digests."""
+    """Computes digests of values as they are read; `broken` tells which are not as recorded."""
 
     def __init__(self, digests: Array) -> None:
         """Begin a digest for each record. digests: the recorded ones, (records, 2) uint64."""
@@ -30,7 +30,10 @@ class DigestChecks:
 
     @property
     def broken(self) -> list[int]:
-        """The indices of the records whose values do not have the recorded digest."""
+        """The indices of the records whose values do not have the recorded digest.
+
+        It is to be read after all elements were added.
+        """
         pairs = enumerate(zip(self._hashers, self._recorded, strict=True))
         return [at for at, (one, (high, low)) in pairs if one.intdigest() != (high << 64) + low]
 

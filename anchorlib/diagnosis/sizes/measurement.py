@@ -1,8 +1,8 @@
 """Measures how far the records of differing pairs are apart; each pair is read once.
 
 Small pairs of one size and dtypes are read together, and a large pair is read in parts, so that
-memory stays bounded whatever the size of a record. Values are compared with their digest: a pair
-with damaged values is measured by its summaries.
+memory stays bounded whatever the size of a record. Values are compared with their digest: if they
+do not have it, they are damaged, and their pair is measured by the records' summaries.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ WHOLE = ("nonfinite", "zeros", "numel", "worst")
 def measure(
     alignment: Alignment, pairs: Array, *, progress: Progress | None = None, over: MapFunction = map
 ) -> Measures:
-    """Measure how far the records of these pairs are apart; the result is ascending by pair.
+    """Return how far the records of these pairs are apart; the result is ascending by pair.
 
-    Records whose values cannot be read, or do not have their digest, are listed in `damaged`.
+    Records whose values cannot be read, or do not have their digest, are listed in `damaged` of the
+    result; their pairs are measured by the records' summaries.
     pairs: indices into the alignment.
-    progress: called with the bytes read so far and all there are to read.
+    progress: called with the bytes read so far and all the bytes there are to read.
     over: a `map` that runs `measure_block` on each block of pairs; the measures do not depend
         on it.
     """
@@ -153,8 +154,9 @@ class _Measuring:
     def _damage(self, places: Array, side: str, why: str) -> None:
         """Measure pairs by their figures, since their values in one run are damaged.
 
-        A line for each of them is added to `damaged`. side: that run, "a" or "b". why: what is
-        wrong with the values.
+        A `Damage` for each of these pairs is added to `damaged`.
+        places: the indices of the pairs in `pairs`. side: the run, "a" or "b". why: what is wrong
+        with the values.
         """
         table, rows = (self.a, self.row_a) if side == "a" else (self.b, self.row_b)
         for place in places.tolist():

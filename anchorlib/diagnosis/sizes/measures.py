@@ -17,7 +17,8 @@ Array = np.ndarray[Any, Any]
 class Measure(NamedTuple):
     """How far b is from a, element by element, in float64; a complex element is its two parts.
 
-    Where the records carry different loss scales, as they state, b is brought to a's first.
+    Where the records carry different loss scales, as they state, b is first multiplied so that it
+    carries a's. Floats that are not known are nan; `nonfinite` and `zeros` are then 0.
 
     eps: the eps of the coarser dtype; nan for integers and bool. A sum has the dtype of its
         terms here, not the wider one in which they were summed (`sizes.precision.observed`).
@@ -35,9 +36,10 @@ class Measure(NamedTuple):
         in the other, or infinite with other signs.
     zeros: how many elements are zero in one record alone.
     numel: elements of a.
-    worst: the flat C-order index of max|b − a|, with value_a and value_b there (of a complex
-        element the part that differs most); where the finite elements are equal, of the first that
-        `nonfinite` counts; -1 if unknown, or only signs of zeros or bits of NaNs differ.
+    worst: the flat C-order index of the element with max|b − a|; where the finite elements are
+        equal, of the first element that `nonfinite` counts; -1 if unknown, or if only signs of
+        zeros or bits of NaNs differ. `value_a` and `value_b` are a and b there (of a complex
+        element the part that differs most).
     measured: "values", "summary" (bounds from the summary rows alone: error_eps is then a lower
         bound), or "shape" where shapes differ.
     """
@@ -82,7 +84,7 @@ class Measures:
     """The measures of some pairs of an alignment, one entry for each pair.
 
     pair: indices into the alignment, ascending.
-    columns: the fields of Measure by name, each an array.
+    columns: the fields of Measure by name, each an array with an entry for each of `pair`.
     damaged: records whose values are damaged; their pairs are measured by their summaries.
     """
 

@@ -1,9 +1,9 @@
 """The dtype of the tensors that were observed, where records hold sums of them.
 
 `Sum` adds half and 8-bit floats up in float32, float32 and float64 in float64, and complex numbers
-likewise. The tensors were rounded to their own dtype, not to the wider dtype of their sum, so that
-errors are counted in eps of the tensors' dtype. A record of a sum does not store that dtype. It is
-taken from other records of the run, else the most usual dtype is assumed.
+in complex128. The tensors were rounded to their own dtype, not to the wider dtype of their sum, so
+that errors are counted in eps of the tensors' dtype. A record of a sum does not store that dtype.
+It is taken from other records of the run, else the most usual dtype is assumed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ SUMMED = {
 
 
 def observed(table: Table, row: int) -> DType:
-    """Return the dtype of the tensors that one record observed; a sum itself has a wider one."""
+    """Return the dtype of the tensors that one record observed.
+
+    For a sum, that is the dtype of its terms; the record itself has a wider one.
+    """
     tensor, dtype = int(table.tensor[row]), int(table.dtype[row])
     return dtypes.dtype(_name(table, tensor, table.dtypes[dtype], _plain(table)))
 
@@ -86,7 +89,8 @@ def _surest_first(
 ) -> Iterator[list[str]]:
     """Yield lists of names of dtypes that the terms of a sum may have, the surest list first.
 
-    They come from records of this name and kind, of this name, of the run, and from its header.
+    The lists are: the dtypes of records of this name and kind, of this name, of all records of the
+    run (the most frequent first), and the dtypes that the header of `rank` states.
     plain: the dtypes of each (name, kind), from records that are no sums.
     """
     yield sorted(plain.get((name, kind), ()))

@@ -31,10 +31,12 @@ def steady_elements_apart(
     """Return ‖b − a‖₂ / ‖a‖₂ of an updated parameter, over the elements whose gradients agree.
 
     a and b are the parameter in A and in B. nan where the values of the parameter or of its
-    gradient were not kept, or cannot be compared; 0.0 where the gradients agree in no element.
+    gradient were not kept, or cannot be compared; 0.0 where the gradients agree in no element; inf
+    where a is zero in these elements, and b is not.
     gradient: the row of the parameter's gradient in A's table.
     row, row_b: the rows of the parameter after the step, in A's table and in B's.
-    alike: by how much the gradients of an element that agrees may differ, relative to the larger.
+    alike: by how much the two runs' gradients of an element that agrees may differ, relative to the
+    larger of the two.
     """
     a, b = alignment.a, alignment.b
     at = int(np.searchsorted(alignment.a_row, gradient))

@@ -88,7 +88,8 @@ def task_of(form: Form, p: Array, q: Array, terms: int, elements: int) -> Task:
 def certain(task: Task) -> Task:
     """Return the task with the allowance CERTAIN for the rounding of its additions.
 
-    It is for sums whose terms are added one after another (see `ReferenceSum.times`).
+    CERTAIN becomes `ReferenceSum.times`. It is meant for sums whose terms are added one after
+    another.
     """
 
     def compute() -> ReferenceSum:
@@ -98,7 +99,7 @@ def certain(task: Task) -> Task:
 
 
 def products(p: Array, q: Array, shape: Shape) -> Iterator[Task]:
-    """Yield the matrix products of two operands, or of their transposes, that have this shape."""
+    """Yield tasks for the matrix products of this shape of two operands or their transposes."""
     if min(p.ndim, q.ndim) < 2:
         return
     flat, flat_q = (left.reshape(-1, left.shape[-1]) for left in (p, q))
@@ -135,7 +136,7 @@ def _product_shape(left: Shape, right: Shape) -> Shape | None:
 
 
 def _one_by_one(task: Task, walks: Callable[[], float]) -> ReferenceSum:
-    """Compute a sum, with the spread that it has where one term is added after another.
+    """Return a sum, with the spread that it has where one term is added after another.
 
     Kernels add up a bias's gradient like this, without blocks. Neighbouring terms mostly have equal
     signs, so that partial sums grow until the sign changes. The rounding depends on how far the
@@ -151,7 +152,7 @@ def _one_by_one(task: Task, walks: Callable[[], float]) -> ReferenceSum:
 
 
 def plain_sums(gradient: Array, shape: Shape) -> Iterator[Task]:
-    """Yield the sums over all axes but the second, or but the last, that have this shape."""
+    """Yield tasks for the sums over all axes but the second, or but the last, of this shape."""
     if len(shape) != 1 or gradient.ndim < 2:
         return
     for axis in dict.fromkeys((1, gradient.ndim - 1)):

@@ -15,11 +15,12 @@ UNROUNDING = re.compile(
 
 
 def unrounding(ops: tuple[str, ...], *, gradient: bool, parents: int) -> bool:
-    """Return whether none of the operations `ops` that made a record can round; False without any.
+    """Return whether none of the operations `ops` that made a record can round.
 
+    False without operations, and for a gradient that was not computed from exactly one record. An
+    operation that only moves bits in forward may add in backward: gradients that meet in one tensor
+    are added, and so are the gradients of an element that was read more than once.
     gradient: whether the record is a gradient. parents: from how many records it was computed.
-    An operation that only moves bits in forward may add in backward: gradients that meet in one
-    tensor are added, and so are the gradients of an element that was read more than once.
     """
     if not ops or (gradient and parents != 1):
         return False

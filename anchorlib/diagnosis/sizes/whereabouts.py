@@ -24,12 +24,13 @@ EQUAL, NONFINITE = -1.0, -3.0  # the marks that a comparison's grid of differenc
 
 
 def whereabouts(alignment: Alignment, pair: int) -> str:
-    """Return where two paired records differ: a clause for each axis of which a part differs.
+    """Return where two paired records differ, such as "rows 12–15 of 16"; "all" or "" otherwise.
 
-    pair: the pair's index in `alignment`. The result is "all" where every index of every axis has
-    a difference, and "" where the places are not known:
-    shapes differ, values were not kept or cannot be read, or there are more than four million
-    elements.
+    There is a clause for each axis on which only some of the indices have a difference. The result
+    is "all" where every index of every axis has a difference. It is "" where the places are not
+    known: shapes differ, values were not kept or cannot be read, or there are more than four
+    million elements.
+    pair: the pair's index in `alignment`.
     """
     sides = (
         (alignment.a, int(alignment.a_row[pair])),
@@ -56,7 +57,11 @@ def read(table: Table, row: int) -> Array:
 
 
 def apart(a: Array, b: Array) -> Array:
-    """Return |b − a| of each element: EQUAL where bits agree, NONFINITE where it is not finite."""
+    """Return |b − a| of each element; EQUAL where bits agree, NONFINITE where |b − a| is no number.
+
+    NONFINITE also stands for infinity. Where the dtypes of a and b differ, elements agree if their
+    values are equal.
+    """
     wide = np.complex128 if a.dtype.kind == "c" or b.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):  # a signalling NaN is no reason to warn
         wide_a, wide_b = a.astype(wide), b.astype(wide)
@@ -78,7 +83,7 @@ def _same(a: Array, b: Array) -> Array:
 
 
 def where(differs: Array) -> list[str]:
-    """Return a clause for each axis on the indices that differ, as "rows 12–15 of 16".
+    """Return a clause for each axis on the indices that differ, such as "rows 12–15 of 16".
 
     differs: a mask of the tensor's shape. Where all indices of an axis differ, or none, the clause
     says so: "all 16 rows".

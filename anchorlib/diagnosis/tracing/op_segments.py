@@ -47,9 +47,10 @@ class OpSegments:
         return cls(alignment.a, rows[0], steps[0]), cls(alignment.b, rows[1], steps[1])
 
     def before(self, row: int) -> tuple[Op, ...] | None:
-        """Return the operations that computed a record from records that both runs have, in order.
+        """Return the operations that computed a record from records that both runs have.
 
-        None where the record's step was not traced, or no operation is known that made the record.
+        They are in the order in which they ran. None where the record's step was not traced, or no
+        operation is known that made the record.
         row: a row of this run's table.
         """
         rank, step = self._table.tensors[self._table.tensor[row]].rank, int(self._table.step[row])

@@ -62,7 +62,11 @@ def headline(operations: OpAlignment) -> str:
 
 
 def clause(difference: OpDifference) -> str:
-    """Return a difference of operations as a clause, as "A ran tanh_backward, B mul sub mul"."""
+    """Return a difference of operations as a clause: "A ran tanh_backward, B mul sub mul".
+
+    Where one run alone ran operations, the clause is "only A ran …"; where arguments differ, it
+    names the operation and the arguments.
+    """
     a, b = listed(difference.only_a, " "), listed(difference.only_b, " ")
     if difference.arguments:
         return f"{a} {escape(difference.arguments)}"
@@ -106,9 +110,10 @@ def _alike_to(left: OpDifference, right: OpDifference) -> bool:
 
 
 def _values(difference: OpDifference, origins: Sequence[Origin]) -> list[str]:
-    """Return a clause on how far the values differ at the first origin with this difference; or [].
+    """Return, in a list, a clause on how far the values of an origin with this difference differ.
 
-    An origin is a record where the runs part. `_hanging` says which origins have the difference.
+    An origin is a record where the runs part. `_hanging` says which origins have the difference;
+    the first of them is taken. [] if no origin has it.
     """
     for origin in _hanging(difference, origins):
         name, error = escape(join(origin.place.name, origin.place.kind)), origin.measure.error_eps

@@ -48,7 +48,10 @@ class Traces:
     runs: tuple[Run, Run] | None = field(default=None, repr=False)
 
     def with_operations(self, origins: Sequence[Origin]) -> list[Origin]:
-        """Return the origins with both runs' traced operations added; classes do not change."""
+        """Return the origins with both runs' traced operations added; classes do not change.
+
+        Origins whose operations were not traced in both runs are returned as they are.
+        """
         evidence = next((origin.evidence for origin in origins if origin.evidence), None)
         if evidence is None or self.operations is None:
             return list(origins)
@@ -75,7 +78,7 @@ class Traces:
         return _reworded(traced, list(dict.fromkeys(clauses))[:CLAUSES])
 
     def _path(self, a: tuple[Op, ...], b: tuple[Op, ...]) -> TracedPath | None:
-        """Return the operations of both runs that lead to an origin; None where a run has none.
+        """Return the operations of both runs that lead to an origin; None where a run ran none.
 
         a, b: the operations between the origin and its parents, in A and in B.
         """
@@ -90,10 +93,11 @@ class Traces:
 def traces_of(a: Run, b: Run, alignment: Alignment, *, asked: bool | None) -> Traces | None:
     """Return the traced operations of two runs; None if a run has none, or the user declined.
 
-    asked: True where the user asked for traces; None: compare them where both runs have some;
-    False: the user declined.
-    Raises OptionError or DamagedError where traces were asked for and are missing or damaged. Where
-    they were not asked for and cannot be compared, the answer has only a note that says so.
+    asked: True: the user asked for traces; None: compare them where both runs have some; False: the
+    user declined.
+    Raises OptionError or DamagedError where traces were asked for and are missing or damaged, or
+    have no step in common. Where they were not asked for and cannot be compared, the result has a
+    note that says so, and no operations.
     """
     if asked is False:
         return None

@@ -1,4 +1,7 @@
-"""The origin: a difference that no recorded parent explains, with all that is known of it."""
+"""The origin: a difference that no recorded parent explains, with all that is known of it.
+
+The parents of a record are the recorded tensors from which it was computed.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,10 @@ class TracedPath:
 class Replay:
     """Which formula each run used at an origin, found by computing it again from stored inputs.
 
-    a, b: the formulas that reproduce every element of A's record, and of B's.
-    error_a, error_b: ‖record − truth‖₂ / (‖truth‖₂ · eps) of each, the truth being the operation's
-        mathematics on that run's own inputs in the widest arithmetic there is; nan where unknown.
+    a, b: the names of the formulas that reproduce every element of A's record, and of B's.
+    error_a, error_b: ‖record − truth‖₂ / (‖truth‖₂ · eps) of A's and of B's record, the truth being
+        the operation's mathematics on that run's own inputs in the widest arithmetic there is; nan
+        where unknown.
     nearer: "a" or "b", whichever is nearer to the truth; None where both are as near, or where the
         two compute different mathematics.
     why: these findings in one line, with what could not be decided.
@@ -54,24 +58,28 @@ class Replay:
 class Origin:
     """A difference that no recorded parent explains.
 
-    cls: rounding, not_rounding, starts_unequal, window_start, nonfinite or nondeterministic.
+    The classes (`cls`) are "rounding" (rounding explains it), "not_rounding" (more than rounding,
+    or the runs state different computations), "nonfinite" (NaN or infinity in one run alone),
+    "nondeterministic" (noise runs differ there too), "starts_unequal" (it came from outside) and
+    "window_start" (what led to it was not recorded).
+
     ops: names of the autograd nodes between the record and its parents.
     parents: the selectors of the parents.
     why: one line for people; "" where there is nothing to add to the class.
     max_ulp: the largest difference in units in the last place of the coarser dtype; None if
         unknown.
-    amongst: how many records of its segment the origin stands for, itself included: records with
-        equal operations and parents, and their tensors in other steps, passes and ranks.
+    amongst: how many records the origin stands for, itself included: records with equal operations
+        and parents, and their tensors in other steps, passes and ranks.
     orphaned: whether one run alone recorded some of the parents.
-    where: which elements of the record differ, as "rows 12–15 of 16" or "all"; "" where that is not
-        known.
+    where: which elements of the record differ, such as "rows 12–15 of 16" or "all"; "" where that
+        is not known.
     leap: the record's error over the largest error before it in its step, for an origin whose
         parents differ already, but by much less; else 0.
     replay: which formula each run used, where a replay was asked for and was possible.
     nearness: how far A and B are from a reference run in this record, where one was given.
     evidence: the frontier, and the row in A's table, from which `anchorlib.replay` starts.
-    changed: clauses on how B's computation of this record differs from A's, as "GeluBackward0
-        approximate 'none' | 'tanh'"; `why` has them too.
+    changed: clauses on how B's computation of this record differs from A's, such as
+        "GeluBackward0 approximate 'none' | 'tanh'"; `why` has them too.
     ops_a, ops_b: the operations between the parents and the record in A and in B, without those
         that only move bits: ATen's where both runs traced the step, else autograd's nodes.
     differences: where both runs traced the step, the operations among these that one run alone ran,

@@ -1,6 +1,7 @@
 """Modules that the runs call or use differently, recognised by what their records look like.
 
-Their records have other shapes, their calls come in another order, or their rows do.
+A module is recognised where its records have other shapes in B than in A, where its calls come in
+another order, or where the rows of its records do.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ Array = np.ndarray[Any, Any]
 
 
 def called_otherwise(first: FirstStep) -> set[str]:
-    """Return the modules whose calls differ in shape, number, order or the order of their rows.
+    """Return the names of modules that the runs call differently in the first step that differs.
 
-    The set also holds, as `name@kind`, tensors of packed sequences, and gradients of values that
-    the runs use differently. Where the backward passes of the runs differ, it holds the records
-    that differ for this reason, and "", which stands for all gradients of single passes.
+    Their calls differ in shape, number or order, or the rows of their records come in another
+    order. The set also holds, as `name@kind`, tensors of packed sequences, and gradients of values
+    that the runs use differently. Where the backward passes of the runs differ in number or in what
+    each contributes, the set also holds, as `name@kind`, the differing gradients and single
+    numbers, and "", which stands for all gradients of single passes.
     """
     a, rows = first.alignment.a, first.rows[first.here]
     shapes = first.measures["measured"][first.here] == "shape"
@@ -55,15 +58,18 @@ def called_otherwise(first: FirstStep) -> set[str]:
 
 
 def inside_models(first: FirstStep) -> set[str]:
-    """The intermediate results inside the models that differ beyond rounding, as `name@kind`."""
+    """Return the intermediate results inside the models that differ by more than LIMIT.
+
+    They are given as `name@kind`.
+    """
     return intermediates(first, LIMIT)
 
 
 def _packed(first: FirstStep) -> set[str]:
-    """The tensors of packed sequences, as `name@kind`, where their rows cannot be compared.
+    """Return the tensors of packed sequences, as `name@kind`, whose rows cannot be compared.
 
-    That is where the runs split or order the batch differently, or record other parts of the
-    sequences; else the set is empty.
+    All packed sequences of the step are returned where the runs split or order the batch
+    differently, or record other parts of the sequences; else the set is empty.
     """
     a, b = first.alignment.a, first.alignment.b
     known = packed_sequences(a, first.steps[0]) | packed_sequences(b, first.steps[1])
@@ -74,8 +80,9 @@ def _packed(first: FirstStep) -> set[str]:
 def _parts(first: FirstStep, table: Table, known: set[str], run: int) -> set[str]:
     """Return those of the tensors in `known` that a run recorded in the step, as `name@kind`.
 
-    The runs may have different ones: a program that sorts its sequences by itself packs them
-    without indices. table: the run's. run: 0 for A, 1 for B.
+    The runs may have different parts of a packed sequence: a program that sorts its sequences by
+    itself packs them without indices. table: the run's. known: as `name@kind`. run: 0 for A, 1 for
+    B.
     """
     tensors = (table.tensors[number] for number in first.rows_of[run])
     return {join(tensor.name, tensor.kind) for tensor in tensors} & known
@@ -98,9 +105,10 @@ def _in_another_order(first: FirstStep, number: int, own: Array) -> bool:
 
 
 def _used_otherwise(first: FirstStep, modules: set[str]) -> set[str]:
-    """The names of values that the runs use differently, with gradients that differ beyond LIMIT.
+    """Return names of values that the runs use differently, so that their gradients are far apart.
 
-    modules: what is known already (see `FirstStep.within`).
+    Only gradients that differ beyond LIMIT are looked at.
+    modules: the modules and tensors that are left out, as `FirstStep.within` takes them.
     """
     a, here = first.alignment.a, first.here
     within = first.within(modules)
@@ -122,7 +130,7 @@ def _used_otherwise(first: FirstStep, modules: set[str]) -> set[str]:
 def _calls(
     first: FirstStep, number: int, phases: set[str]
 ) -> tuple[Counter[bytes], Counter[bytes]]:
-    """Return how many of a tensor's calls in the step have each digest: in A, and in B.
+    """Return digest -> how many of a tensor's calls in the step have it, for A and for B.
 
     number: the tensor's index in A's table. Calls in other phases than `phases` are left out.
     """
@@ -136,6 +144,9 @@ def _calls(
 
 
 def _passes(table: Table, step: int) -> int:
-    """How many backward passes reach parameters in a step."""
+    """Return how many backward passes reach parameters in a step.
+
+    step: as the table's run counts steps.
+    """
     rows = np.flatnonzero(table.of_kind("pass_grad") & (table.step == step))
     return len(set(zip(table.pass_index[rows].tolist(), table.call[rows].tolist(), strict=True)))

@@ -26,9 +26,9 @@ def used_otherwise(alignment: Alignment, rank: int, names: Collection[str]) -> s
     """Return the values in `names` that B uses otherwise, so that gradients are not comparable.
 
     The runs compute different results from such a value, or one result by different operations
-    (`_splits`). The values in `names` from which such a value was computed are returned, too, as
-    their gradients follow from its gradient.
-    names: the values of A with gradients that differ beyond rounding.
+    (`_splits`). Those in `names` from which A computes such a value are returned, too: their
+    gradients follow from its gradient.
+    names: names of values of A on `rank`, whose gradients differ beyond rounding.
     """
     a, b = alignment.a.edges.get(rank, ()), alignment.b.edges.get(rank, ())
     renamed = {renaming.b: renaming.a for renaming in alignment.renamed}

@@ -32,12 +32,12 @@ PARTS = 4
 
 
 def packed_sequences(table: Table, step: int) -> set[str]:
-    """The tensors of a step that belong to packed sequences, as `name@kind`.
+    """Return the tensors of a step that belong to packed sequences, as `name@kind`.
 
     The final states that a module returns beside a packed sequence, with a row for each sample,
-    belong to it. Sequences are recognised by their batch sizes, integers that never grow and that
-    add up to the number of rows. Where the values of these were not kept, a sequence is not
-    recognised.
+    belong to the sequence. A sequence is recognised by its batch sizes: integers that never grow
+    and that add up to the number of rows. Where the values of the batch sizes were not kept, the
+    sequence is not recognised.
     """
     rows = {
         table.tensors[table.tensor[row]].name: row
@@ -56,7 +56,10 @@ def packed_sequences(table: Table, step: int) -> set[str]:
 
 
 def _are_batch_sizes(table: Table, row: int | None, data: int) -> bool:
-    """Whether record `row` holds the batch sizes of the packed sequence with the rows in `data`."""
+    """Return whether record `row` holds the batch sizes of the packed sequence in record `data`.
+
+    False where `row` is None, and where its values were not kept or cannot be read.
+    """
     shape = table.shapes[table.shape[data]]
     if row is None or not shape or len(table.shapes[table.shape[row]]) != 1:
         return False

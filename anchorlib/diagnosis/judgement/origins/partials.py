@@ -32,10 +32,10 @@ FOLLOWING = ("grad", "pass_grad", "updated", "delta")
 
 @dataclass(frozen=True, slots=True)
 class Partials:
-    """The pairs of differing gradients of which one run alone recorded only a part.
+    """The pairs of differing gradients of which one run alone states that it recorded only a part.
 
-    rows: A's rows of these pairs. followed: for each row, whether both runs have a later record
-        that was computed from the gradient, and that shows the effect of the whole gradient.
+    rows: A's rows of these pairs. followed: for each of these rows, whether both runs have a later
+        record that was computed from the gradient, and that shows the effect of the whole gradient.
     """
 
     alignment: Alignment
@@ -43,16 +43,19 @@ class Partials:
     followed: Array
 
     def without(self, alignment: Alignment) -> Alignment:
-        """Return the alignment with the pairs of this object marked as equal."""
+        """Return the alignment with the pairs of this object marked as equal.
+
+        alignment: one with the table of A from which this object was made.
+        """
         return replace(alignment, equal=alignment.equal | np.isin(alignment.a_row, self.rows))
 
     def unknown(self, first: RecordPlace | None, origins: Sequence[Origin]) -> bool:
-        """Return whether the answer depends on the unrecorded parts of these gradients.
+        """Return whether the verdict depends on the unrecorded parts of these gradients.
 
-        It does where the first origin was computed from one of these gradients. It also does where
-        no later record of both runs shows the effect of one of these gradients (`followed`), unless
-        the runs part in an earlier step than that gradient's.
-        first: where the runs part; None where nothing else differs.
+        The verdict depends on them where the first of `origins` was computed from one of these
+        gradients. It also does where no later record of both runs shows the effect of one of these
+        gradients (`followed`), unless the runs part in an earlier step than that gradient's.
+        first: where the runs part; None where no other pairs differ.
         """
         a = self.alignment.a
         names = {join(*a.tensors[number][:2]) for number in np.unique(a.tensor[self.rows]).tolist()}
@@ -74,7 +77,7 @@ class Partials:
 
 
 def partials(alignment: Alignment) -> Partials:
-    """The differing pairs of gradients of which one run alone states that it recorded a part."""
+    """Return the differing pairs of gradients of which one run alone states to hold a part."""
     pairs = alignment.differing
     rows, others = alignment.a_row[pairs], alignment.b_row[pairs]
     rows = rows[_stated(alignment.a)[rows] != _stated(alignment.b)[others]]
@@ -82,13 +85,17 @@ def partials(alignment: Alignment) -> Partials:
 
 
 def _stated(table: Table) -> Array:
-    """For each row, whether it is a gradient that the run states to have recorded in part."""
+    """Return for each row whether it is a gradient that the run says it recorded in part."""
     names = from_outside(table)
     return table.where(lambda tensor: tensor.kind == "grad" and tensor.name in names)
 
 
 def _followed(alignment: Alignment, rows: Array) -> Iterator[bool]:
-    """Yield for each row whether both runs have a later record that was computed from it."""
+    """Yield for each of `rows` whether both runs have a later record computed from its gradient.
+
+    Such a record is of a kind in FOLLOWING, is none of `rows`, and is of the same step.
+    rows: rows of A.
+    """
     a = alignment.a
     last: dict[tuple[int, int, int, str], int] = {}
     for row in np.setdiff1d(alignment.a_row, rows).tolist() if len(rows) else ():

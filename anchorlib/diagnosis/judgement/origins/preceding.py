@@ -13,10 +13,10 @@ __all__ = ["preceding"]
 
 
 def preceding(frontier: Frontier, first: RecordPlace, origin: Origin) -> str:
-    """Why the first record that differs is not the first origin, as a clause; "" where it is.
+    """Return a clause that says why the first record that differs is not the first origin.
 
-    It is "" too where the first record has the tensor and the bits of the origin, as a parameter
-    that was recorded in another phase.
+    "" where that record is the first origin, or has the tensor and the bits of the first origin,
+    such as a parameter that was recorded in another phase.
 
     first: the place of the first record that differs. origin: the first origin.
     """
@@ -43,7 +43,7 @@ def preceding(frontier: Frontier, first: RecordPlace, origin: Origin) -> str:
 
 
 def _has_bits_of(frontier: Frontier, row: int, other: int) -> bool:
-    """Return whether two rows of A have equal bits, and so have their partners in B."""
+    """Return whether two rows of A have equal bits, and their two partners in B have equal bits."""
     alignment = frontier.alignment
     rows_b = alignment.b_row[np.searchsorted(alignment.a_row, [row, other])]
     sides = ((alignment.a.digest, (row, other)), (alignment.b.digest, rows_b))

@@ -28,7 +28,13 @@ NOTHING = np.empty(0, np.int64)
 def measured_from(
     reference: Table, origins: Sequence[Origin], *, progress: Progress | None = None
 ) -> tuple[Origin, ...]:
-    """The origins of one comparison, each with its `nearness` to the reference."""
+    """Return the origins of one comparison, each with its `nearness` to the reference.
+
+    `nearness` says how far A and B are from the reference in the origin's record, or what lacks to
+    say so. It is None for an origin without evidence.
+    reference: the records of the reference run. origins: in the order that is returned.
+    progress: called as `measure` calls it.
+    """
     places = [n for n, origin in enumerate(origins) if origin.evidence is not None]
     evidence = [origin.evidence for origin in origins if origin.evidence is not None]
     if not evidence:
@@ -58,7 +64,8 @@ def measured_from(
 def _names(reference: Table, alignment: Alignment) -> Mapping[str, str]:
     """Return the reference's names -> A's, for tensors that have B's name in the reference.
 
-    Tensors that have one name in the reference and in A are left out: they need no renaming.
+    Tensors that the reference calls as A does are left out: they need no renaming.
+    alignment: that of A and B, which says which tensors they name differently.
     """
     own = {tensor.name for tensor in reference.tensors}
     return {renaming.b: renaming.a for renaming in alignment.renamed if renaming.a not in own}
@@ -67,7 +74,7 @@ def _names(reference: Table, alignment: Alignment) -> Mapping[str, str]:
 def _partners(keys: Array, values: Array, wanted: Array) -> Array:
     """Return for each of `wanted` the value whose key equals it; -1 where there is no such key.
 
-    keys, values: the entries of a mapping, a key and its value at each index.
+    keys, values: arrays of one length; `values[i]` belongs to the key `keys[i]`.
     """
     if not len(keys):
         return np.full(len(wanted), -1)
@@ -80,7 +87,10 @@ def _partners(keys: Array, values: Array, wanted: Array) -> Array:
 def _measures(
     reference: Table, table: Table, rows: Array, own: Array, progress: Progress | None
 ) -> Measures:
-    """How far the rows `own` of `table` are from the rows `rows` of the reference, pair by pair."""
+    """Return how far the rows `own` of `table` are from the rows `rows` of the reference, in pairs.
+
+    table: the records of A or of B.
+    """
     pairs = Alignment(
         a=reference,
         b=table,
@@ -94,8 +104,9 @@ def _measures(
 
 
 def _apart(measure: Measure, from_reference: Measure, scale: float, scale_a: float) -> float:
-    """How far B is from A, in units of the reference's norm.
+    """Return how far B is from A, as ‖b − a‖₂ over the reference's norm; nan where it is unknown.
 
+    It is unknown where the reference's norm is 0.
     measure: how far B is from A. from_reference: how far A is from the reference. scale, scale_a:
     the loss scales that the reference's norm and A's norm carry.
     """
@@ -119,6 +130,7 @@ def _near(sides: Sequence[Measures], at: int, apart: float) -> Nearness:
 def _missing(alignment: Alignment, origin: Origin, *, taken_apart: bool) -> str:
     """Return why the reference has no record of an origin, in words.
 
+    alignment: that of the reference (its `a`) with A (its `b`).
     taken_apart: whether the reference computes at once what A computes in parts.
     """
     if taken_apart:

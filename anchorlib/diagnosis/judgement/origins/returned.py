@@ -36,12 +36,11 @@ roundings make less in the first evaluation, and a wrong output seldom so little
 
 
 def read_by_losses(first: FirstStep) -> dict[tuple[str, int], bool]:
-    """Return the values of A, as (name, rank), from which both runs compute a recorded loss.
+    """Return the values of A from which both runs compute a recorded loss, as (name, rank) -> flag.
 
-    The dict says for each value whether the runs state that they use it by different operations. A
-    loss is a single number of the step that has a record and a nonzero gradient in both runs.
-    Values whose gradient is missing or zero in a run are left out: the loss does not depend on
-    them.
+    The flag says whether the runs state that they use this value by different operations. A loss
+    is a single number of the step that has a record and a nonzero gradient in both runs. Values
+    whose gradient is missing or zero in a run are left out: the loss does not depend on them.
     """
     a, b = first.alignment.a, first.alignment.b
     renamed = {renaming.b: renaming.a for renaming in first.alignment.renamed}
@@ -59,9 +58,10 @@ def read_by_losses(first: FirstStep) -> dict[tuple[str, int], bool]:
 def evaluated_alike(first: FirstStep, rows: Array) -> Array:
     """Return for each output whether evaluations show that both runs make equal results of it.
 
-    rows: A's rows of the outputs. Those of training passes are True. Those of another phase are
-    True where its first step that differs has a single number after the output, all such numbers
-    agree within ALIKE, and the output is finite and no multiple of the other run's.
+    rows: A's rows of the outputs. Those of training passes are True. All outputs of another phase
+    on a rank are True or False together, by those of the earliest step. They are True where each
+    of these is finite and no multiple of the other run's, and is followed by single numbers in its
+    step, which all agree within ALIKE.
     """
     a = first.alignment.a
     training = np.array([phase == TRAIN for phase in a.phases] or [False], bool)[a.phase[rows]]
@@ -80,7 +80,7 @@ def _is_used_alike(first: FirstStep, row: int, place: int) -> bool:
     """Return whether the single numbers that an evaluation computes after an output are equal.
 
     They are equal if they agree within ALIKE. False where there is no such number, where the output
-    has NaN or infinities at other elements, and where it is a multiple of the other run's.
+    is NaN or infinite in other elements in A than in B, and where B's output is a multiple of A's.
     row: the output's row in A's table. place: its index into `first.measures`.
     """
     alignment, a, measures = first.alignment, first.alignment.a, first.measures
@@ -103,7 +103,10 @@ def _is_used_alike(first: FirstStep, row: int, place: int) -> bool:
 
 
 def _is_number(first: FirstStep, row: int, rank: int) -> bool:
-    """Whether a row of A with one element is a computed floating-point value on `rank`."""
+    """Return whether a row of A that has one element is a floating-point value computed on `rank`.
+
+    A parameter is not computed.
+    """
     a = first.alignment.a
     tensor = a.tensors[a.tensor[row]]
     computed = (tensor.kind, tensor.rank) == ("value", rank) and tensor.name not in first.learnt
@@ -111,7 +114,7 @@ def _is_number(first: FirstStep, row: int, rank: int) -> bool:
 
 
 def _losses(first: FirstStep) -> set[tuple[str, int]]:
-    """(name, rank) of the single numbers that the training computes in the step in both runs."""
+    """Return (name, rank) of the single numbers that training computes in the step in both runs."""
     a = first.alignment.a
     rows = first.alignment.a_row[a.step[first.alignment.a_row] == first.steps[0]]
     single = rows[a.figures["numel"][rows] == 1]
@@ -124,7 +127,7 @@ def _losses(first: FirstStep) -> set[tuple[str, int]]:
 
 
 def _with_gradients(first: FirstStep, run: int, renamed: dict[str, str]) -> set[tuple[str, int]]:
-    """(name, rank) of the tensors that have a gradient in the step which is not all zero.
+    """Return (name, rank) of the tensors that have a gradient in the step which is not all zero.
 
     run: 0 for A, 1 for B. renamed: the run's names -> A's, where they differ.
     """
@@ -138,7 +141,10 @@ def _with_gradients(first: FirstStep, run: int, renamed: dict[str, str]) -> set[
 
 
 def _leading_to(names: set[str], of_run: Uses) -> set[str]:
-    """Return the values from which any of `names` is computed, by a run's statements."""
+    """Return the values from which any of `names` is computed, directly or by way of other values.
+
+    of_run: what one run states to compute from each value.
+    """
     makers: dict[str, set[str]] = {}
     for name, own in of_run.items():
         for made in own:

@@ -3,7 +3,7 @@
     rows = torch.where(mine)[0]             rows = torch.where(mine)[0].flip(0)
     y = expert(x[rows])                     y = expert(x[rows])
 
-A layer that treats rows one by one gives the same rows, whichever order they are handed to it in.
+A layer that treats each row by itself gives equal rows in whichever order it gets them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ NEAR = 1e-3
 
 
 def in_another_order(alignment: Alignment, pair: int, measure: Measure) -> bool:
-    """Whether B's record holds the rows of A's, but for rounding, in another order.
+    """Return whether B's record holds the rows of A's, but for rounding, in another order.
 
     Rows lie along the first axis. Norms and extremes, which do not depend on the order, are
-    compared first, since that needs no values. False for records that are nearly equal as they
-    stand.
+    compared first, since no values need be read for that. False for records that are nearly equal
+    without any reordering.
+    pair: its index in `alignment`. measure: how far its two records are apart.
     """
     a, b = alignment.a, alignment.b
     row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])

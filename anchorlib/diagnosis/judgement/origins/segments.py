@@ -23,15 +23,15 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class OriginSegment:
-    """Origins with one cause. All records are rows of A's table.
+    """Origins with one cause. All records are given as rows of A's table.
 
     row: the first of these origins in order of execution.
     rows: for each name and kind among these origins, the first of them.
     amongst: how many origins the segment has.
-    elsewhere: the first origin of each phase with the name and kind of `row`, without `row` itself.
+    elsewhere: the first origin of each phase with the name and kind of `row`, other than `row`.
     on_ranks: the origins with the name and kind of `row`, in its step and pass, on all ranks.
     ranks: the ranks of `on_ranks`, or the only rank to which the segment was narrowed.
-    ops: the operations that all of `rows` have in common; without any, the operations of `row`.
+    ops: the operations that all of `rows` have in common; if they have none, those of `row`.
     """
 
     row: int
@@ -44,7 +44,10 @@ class OriginSegment:
 
 
 def segments(frontier: Frontier) -> list[OriginSegment]:
-    """The segments of all origins, in A's order of execution."""
+    """Return the segments of all origins, in the order of their first origins.
+
+    Earlier steps come first, and within a step the records that A executed earlier.
+    """
     a = frontier.alignment.a
     rows = frontier.origins
     rank = a.rank[rows]

@@ -2,6 +2,9 @@
 
 for task in tasks:                       for task in reversed(tasks):
     loss(task).backward()                    loss(task).backward()
+
+The gradient that an optimizer reads is the sum over these passes. It is equal in both runs but for
+rounding, although the first pass of A contributes something else than the first pass of B.
 """
 
 from __future__ import annotations
@@ -25,10 +28,11 @@ MOST_ELEMENTS = 1 << 22
 
 
 def in_turn(first: FirstStep) -> bool:
-    """Whether passes contribute different parts to gradients whose sums over all passes agree.
+    """Return whether passes contribute different parts to gradients whose sums over passes agree.
 
-    False where pass by pass the contributions agree but for rounding, where one of the differing
-    gradients comes from a single pass, and where their values were not kept.
+    Only the gradients of single passes that differ in the first step are looked at. False where
+    they agree pass by pass but for rounding, where a parameter has only one pass, and where their
+    values were not kept or are too many.
     """
     a, b = first.alignment.a, first.alignment.b
     tensors = a.tensor[first.rows[first.here]]
@@ -64,7 +68,8 @@ class _Sum(NamedTuple):
 def _added_up(table: Table, rows: Sequence[int]) -> _Sum | None:
     """Return the sum of records of one tensor, and the norm of the largest of them.
 
-    None where their values were not kept, or are too many.
+    None where there are no records, their shapes differ, or their values were not kept, cannot be
+    read or are more than MOST_ELEMENTS.
     """
     if not rows or int(table.figures["numel"][list(rows)].sum()) > MOST_ELEMENTS:
         return None

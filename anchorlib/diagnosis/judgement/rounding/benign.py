@@ -47,7 +47,8 @@ class Benign:
     """The measured pairs that differ in no value.
 
     pairs: indices of the alignment's pairs.
-    why: the reason of each pair: "sign", "scale", "dtype", "sparse", "unused" or "decay".
+    why: the reason of each of these, by the module's words: "sign", "scale", "dtype", "sparse",
+    "unused" or "decay".
     """
 
     pairs: Array
@@ -65,7 +66,7 @@ class Benign:
         return replace(alignment, equal=equal)
 
     def lines(self) -> Sequence[str]:
-        """Return a sentence for each reason: how many records differ in no value by that reason."""
+        """Return a sentence for each reason that occurs, with the number of its records."""
         return [
             f"{count} records differ {words}" if count > 1 else f"one record differs {words}"
             for why, words in _WORDS.items()
@@ -74,7 +75,7 @@ class Benign:
 
 
 def benign(alignment: Alignment, measures: Measures) -> Benign:
-    """The measured pairs whose difference is no difference of values."""
+    """Return the measured pairs whose difference is no difference of values, with the reasons."""
     rows_a, rows_b = alignment.a_row[measures.pair], alignment.b_row[measures.pair]
     a, b = alignment.a, alignment.b
     code_a, code_b = shared_codes(a.dtypes, b.dtypes)
@@ -94,10 +95,11 @@ def benign(alignment: Alignment, measures: Measures) -> Benign:
 
 
 def only_dead_ends(alignment: Alignment, measures: Measures) -> bool:
-    """Whether only scalars differ that a forward computes, in steps with equal gradients.
+    """Return whether all measured pairs are scalars of a forward from which nothing follows.
 
-    The scalars must differ by rounding alone: by 8 eps at most, as two correct forms of one
-    operation do.
+    Nothing follows from them where their steps have gradients or updates of which none differs. The
+    scalars must differ by rounding alone: by 8 eps at most, as two correct forms of one operation
+    do.
     """
     a, rows = alignment.a, alignment.a_row[measures.pair]
     if not len(rows) or not (measures["error_eps"] <= TOLERANCE).all():

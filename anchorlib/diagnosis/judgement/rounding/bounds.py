@@ -74,7 +74,8 @@ UPDATES = ("updated", "delta")
 class RoundingBound(NamedTuple):
     """How large the error of an operation is, and how large rounding may make it.
 
-    error: in eps of the compute dtype, relative to the scale of the operation's operands.
+    error: ‖b − a‖₂ in eps of the compute dtype, relative to a norm: the tensor's own, or the norm
+    that `note` names. nan where it could not be measured.
     limit: the largest error that rounding makes, in the unit of `error`.
     eps: the eps of the compute dtype.
     note: to what the error is relative, where that is not the tensor's own norm; else "".
@@ -87,15 +88,17 @@ class RoundingBound(NamedTuple):
 
     @property
     def rounding(self) -> bool:
-        """Whether the error is explained by rounding."""
+        """Whether rounding explains the error; False for an error of nan."""
         return self.error <= self.limit
 
 
 def rounding_bound(
     frontier: Frontier, row: int, row_b: int, measure: Measure, ops_b: Sequence[str] = ()
 ) -> RoundingBound:
-    """How large the difference of an origin with equal inputs is, and how large rounding may be.
+    """Return how large an origin's error is, and how large rounding may make it.
 
+    The origin's inputs are taken to be equal in both runs.
+    row, row_b: the origin's rows in A and in B. measure: how far its two records are apart.
     ops_b: B's operations between the origin and its parents, where they are known.
     An error that cannot be measured is nan, and does not count as rounding.
     """
@@ -143,10 +146,10 @@ def rounding_bound(
 
 
 def _operations(frontier: Frontier, row: int) -> tuple[str, ...]:
-    """The names of the operations of A between a row and its parents.
+    """Return the names of the operations of A between a row and its parents.
 
-    For a module's call under `no_grad`, the operations of a call with gradients are returned, where
-    A has one.
+    A module's call under `no_grad` states no operations. For such a call, the operations of a call
+    of the module with gradients are returned, where A has one.
     """
     ops = frontier.ancestry(row).ops
     if not opaque(ops):
@@ -158,10 +161,11 @@ def _operations(frontier: Frontier, row: int) -> tuple[str, ...]:
 
 
 def size_of_error(frontier: Frontier, row: int, measure: Measure) -> float:
-    """The error of a row in eps; the error of an update is taken relative to its parameter.
+    """Return the error of a row in eps; that of an update (`delta`) is relative to its parameter.
 
-    Errors of one kind can then be compared: relative to the update itself, a rounding of the
-    parameter would be a large error of a tiny update.
+    So the errors of all updates can be compared: relative to the update itself, a rounding of the
+    parameter would be a large error of a tiny update. inf where update and parameter are zero.
+    row: a row of A. measure: how far its record is from B's.
     """
     if kind_of(frontier, row) != "delta":
         return measure.error_eps
@@ -170,7 +174,10 @@ def size_of_error(frontier: Frontier, row: int, measure: Measure) -> float:
 
 
 def _size_of_update(frontier: Frontier, row: int, norm: float) -> float:
-    """The larger norm of an update and its parameter: an update rounds as the parameter does."""
+    """Return the larger norm of an update and its parameter.
+
+    An update rounds as its parameter does. norm: the norm of the update.
+    """
     a = frontier.alignment.a
     of = [*frontier.parents(row), *_updates(frontier, row)]
     sizes = (parent for parent in of if kind_of(frontier, parent) in ("value", "updated"))
@@ -178,10 +185,10 @@ def _size_of_update(frontier: Frontier, row: int, norm: float) -> float:
 
 
 def _of_update(frontier: Frontier, row: int, scale: float, limit: float) -> float:
-    """Return the largest rounding of an update in eps of `scale`, a norm; or `limit`, if smaller.
+    """Return the largest rounding of an update in eps of `scale`, but at most `limit`.
 
-    limit: by how many eps of the update its operations may round. It is returned, too, where the
-    size of the update is not known.
+    scale: the larger norm of update and parameter. limit: by how many eps of the update its
+    operations may round. `limit` is returned, too, where the size of the update is not known.
     """
     changed = [update for update in _updates(frontier, row) if kind_of(frontier, update) == "delta"]
     if not changed or not scale:
@@ -191,7 +198,7 @@ def _of_update(frontier: Frontier, row: int, scale: float, limit: float) -> floa
 
 
 def _updates(frontier: Frontier, row: int) -> list[int]:
-    """The rows of `updated` and `delta` of a row's parameter, in the row's step and pass."""
+    """Return the rows of `updated` and `delta` of a row's parameter, in the row's step and pass."""
     layout = frontier.layouts[int(frontier.blocks.layout[frontier.block_of[row]])]
     rows = frontier.blocks.rows_of(int(frontier.block_of[row]))
     name, _, pass_index, call = layout.keys[int(frontier.place_of[row])]
@@ -200,13 +207,14 @@ def _updates(frontier: Frontier, row: int) -> list[int]:
 
 
 def _low_sum(frontier: Frontier, row: int, measure: Measure, eps: float) -> float:
-    """The largest rounding, in eps, of a sum whose partial sums are of low precision too.
+    """Return the largest rounding, in eps, of a sum whose partial sums are of low precision too.
 
-    The gradients of weight and bias of torch's layer norm, computed with one thread and with two,
-    differ by 1.0 and 1.0 eps of bfloat16 (64 terms), 4.2 and 2.7 (512), 7.0 and 13.4 (2,048), 9.0
-    and 81.7 (8,192): always by less than the root of the number of terms. Where one record is a
-    multiple of the other up to one rounding of each element, the records differ by a factor, which
-    the rounding of a sum does not make: then the limit does not grow.
+    It is the root of the number of terms, and at least TOLERANCE_LOW_SUM. The gradients of weight
+    and bias of torch's layer norm, computed with one thread and with two, differ by 1.0 and 1.0 eps
+    of bfloat16 (64 terms), 4.2 and 2.7 (512), 7.0 and 13.4 (2,048), 9.0 and 81.7 (8,192): always by
+    less than that root. Where one record is a multiple of the other up to one rounding of each
+    element, the records differ by a factor, which the rounding of a sum does not make: then the
+    result is TOLERANCE_LOW_SUM.
     """
     if measure.cosine_distance <= eps**2:
         return TOLERANCE_LOW_SUM
@@ -214,10 +222,11 @@ def _low_sum(frontier: Frontier, row: int, measure: Measure, eps: float) -> floa
 
 
 def _rounds_once(frontier: Frontier, row: int, ops: Sequence[str], ops_b: Sequence[str]) -> bool:
-    """Whether both runs make a row by one low-precision product, which rounds only its result.
+    """Return whether both runs make a row by one low-precision product that rounds only its result.
 
-    The operands are the recorded tensors, and products are added up in float32: however much of the
-    terms cancels, the rest is rounded once.
+    The product's operands must be recorded tensors of low precision. Its terms are added up in
+    float32: however much of them cancels, the rest is rounded once.
+    ops, ops_b: the operations of A and of B that made the row.
     """
     a = frontier.alignment.a
     computing = [op for op in ops if not (VIEW.search(op) or MOVE.match(op))]
@@ -229,17 +238,22 @@ def _rounds_once(frontier: Frontier, row: int, ops: Sequence[str], ops_b: Sequen
 
 
 def _absolute(measure: Measure, norm_b: float) -> float:
-    """Return ‖b − a‖₂ of a pair, also where a is all zero. norm_b: the norm of b."""
+    """Return ‖b − a‖₂ of a pair, also where a is all zero; nan where it was not measured.
+
+    norm_b: the norm of b.
+    """
     if measure.norm and math.isfinite(measure.error_eps):
         return measure.error_eps * measure.eps * measure.norm
     return norm_b if math.isinf(measure.error_eps) else math.nan
 
 
 def _scale(frontier: Frontier, row: int, row_b: int, norm: float, eps: float) -> tuple[float, str]:
-    """The norm to which the error is relative, and a note where that is not the tensor's own norm.
+    """Return the norm to which the error of a row is relative, and a note on it.
 
-    A tensor whose terms cancel, or that is a sum, is judged against the norm of its parents, and a
-    logarithm near zero as if it were of size 1.
+    The note is "" where the norm is the tensor's own. A tensor whose terms cancel, or that is a
+    sum, is judged against the norm of its parents, an update against its parameter, and a logarithm
+    near zero as if it were of size 1.
+    norm: the tensor's own norm. eps: that of the compute dtype.
     """
     a, kind = frontier.alignment.a, kind_of(frontier, row)
     if kind in UPDATES:
@@ -263,12 +277,18 @@ def _scale(frontier: Frontier, row: int, row_b: int, norm: float, eps: float) ->
 
 
 def _summed(table: Table, row: int) -> float:
-    """The norm of the terms of a record that the comparison made by adding up several; else 0.0."""
+    """Return the norm of the terms that the comparison added up to make a record; else 0.0.
+
+    0.0 is returned for a record that the run itself stored.
+    """
     return 0.0 if table.summed is None else float(table.summed[row])
 
 
 def _is_sum(table: Table, row: int) -> bool:
-    """Whether a row is the gradient of a bias or a scale: a sum over all other dimensions."""
+    """Return whether a row is the gradient of a bias or a scale: a sum over all other dimensions.
+
+    Such a gradient is recognised by its shape, which has at most one axis.
+    """
     gradient = table.tensors[table.tensor[row]].kind in ("grad", "pass_grad")
     return gradient and len(table.shapes[table.shape[row]]) <= 1
 
@@ -281,8 +301,8 @@ def _norm(table: Table, rows: Iterable[int]) -> float:
 def _growth(frontier: Frontier, row: int, ops: tuple[str, ...]) -> float:
     """Return by how much several operations and long sums enlarge the tolerance; at least 1.
 
-    The tolerance is that of a single operation. ops: the operations that made the row, of which n
-    enlarge it √n times.
+    The tolerance is that of a single operation; n operations enlarge it √n times.
+    ops: the operations that made the row.
     """
     hidden = compiled(ops) or opaque(ops)
     count = max(len(ops), HIDDEN_OPERATIONS) if hidden else max(len(ops), 1)
@@ -290,7 +310,7 @@ def _growth(frontier: Frontier, row: int, ops: tuple[str, ...]) -> float:
 
 
 def _terms(frontier: Frontier, row: int) -> float:
-    """An estimate of the number of terms that each element sums, from the shapes of the parents."""
+    """Return an estimate of how many terms each element of a row sums, by the parents' shapes."""
     a = frontier.alignment.a
     shape = a.shapes[a.shape[row]]
     size = max((int(a.figures["numel"][parent]) for parent in frontier.parents(row)), default=0)

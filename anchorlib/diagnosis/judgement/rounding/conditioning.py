@@ -43,7 +43,9 @@ MOST_ELEMENTS = 1 << 22
 def conditioning(frontier: Frontier, row: int) -> float:
     """Return how many times a norm layer between a row and its parents enlarges rounding.
 
-    1 without a norm layer. row: a value in A's table.
+    1 without a norm layer, and for a layer in eval mode. UNSEEN where the layer's input x was not
+    recorded, or its values are not known.
+    row: a row of A's table; 1 for any kind but `value`.
     """
     ops = frontier.ancestry(row).ops
     norms = [op for op in ops if NORM.search(op)]
@@ -70,7 +72,10 @@ def conditioning(frontier: Frontier, row: int) -> float:
 
 
 def _arguments(frontier: Frontier, row: int, op: str) -> str:
-    """The arguments of `op` that A states, as "eps=1e-05, group=2"; "" where it states none."""
+    """Return the arguments that A states of `op`, such as "eps=1e-05, group=2"; "" for none.
+
+    row: the record that `op`, an autograd node, helped to make.
+    """
     a = frontier.alignment.a
     own = a.tensors[a.tensor[row]]
     for edges in a.edges.get(own.rank, ()):
@@ -92,8 +97,8 @@ def _values(frontier: Frontier, row: int) -> Array | None:
 def _grouped(x: Array, op: str, text: str, *, is_viewed: bool) -> Array:
     """Return x as a matrix with a row for each group of elements that `op` normalises together.
 
-    text: the arguments of `op`. is_viewed: whether x is viewed in another shape first, as an
-    instance norm does before it calls a batch norm.
+    op: the autograd node of a norm layer. text: its arguments. is_viewed: whether x is viewed in
+    another shape first, as an instance norm does before it calls a batch norm.
     """
     name = op.lower()
     if "layer" in name or x.ndim < 2:
@@ -112,7 +117,8 @@ def _grouped(x: Array, op: str, text: str, *, is_viewed: bool) -> Array:
 def _of(x: Array, eps: float) -> float:
     """Return the factor by which normalising each row of x enlarges rounding.
 
-    eps: what the norm adds to the variance. UNSEEN where the factor is not finite.
+    It is the factor of the module's formula. UNSEEN where that is not finite. eps: what the norm
+    adds to the variance.
     """
     with np.errstate(all="ignore"):
         spread = x.var(-1)

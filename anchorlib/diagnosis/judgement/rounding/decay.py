@@ -4,9 +4,9 @@
 
 An optimizer with a weight decay w adds w times the parameter to the gradient that it reads. Where
 one run sets w in its optimizer, and the gradients of the other run contain w times their parameters
-already, both optimizers work with equal gradients. Whether they do shows in the updates, as AdamW
-adds its weight decay elsewhere. So gradients count only where the update of their parameter is
-recorded, which is judged by itself.
+already, both optimizers work with equal gradients. AdamW adds its weight decay elsewhere, so
+whether the optimizers do so shows only in their updates. So gradients count only where the update
+of their parameter is recorded; that update is judged by itself.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ MOST_ELEMENTS = 1 << 24  # of gradients that are read
 
 
 def decayed_elsewhere(alignment: Alignment, measures: Measures) -> Array:
-    """For each measured pair, whether it holds gradients that differ by weight decay alone.
+    """Return for each measured pair whether it holds gradients that differ by weight decay alone.
 
-    The first step that differs is examined. Gradients of the tensors for which this holds there are
-    marked in later steps, too.
+    Values are compared in the first step that differs alone. Where a tensor's gradients differ like
+    this there, its gradients in later steps are True, too.
     """
     a, rows = alignment.a, alignment.a_row[measures.pair]
     none = np.zeros(len(rows), bool)
@@ -64,9 +64,9 @@ def decayed_elsewhere(alignment: Alignment, measures: Measures) -> Array:
 
 
 def _settings_apart(alignment: Alignment) -> Mapping[int, set[float]]:
-    """Return, by rank, A's weight decay minus B's in each parameter group, without zeros.
+    """Return rank -> the differences of weight decay, A's minus B's, of its parameter groups.
 
-    Ranks without such a difference are left out.
+    Differences of 0 are left out, and so are ranks without any other difference.
     """
     apart: dict[int, set[float]] = {}
     for rank in alignment.a.header.keys() & alignment.b.header.keys():
@@ -84,7 +84,10 @@ def _settings_apart(alignment: Alignment) -> Mapping[int, set[float]]:
 
 
 def _numbers(setting: object) -> list[float]:
-    """Return a setting's numbers, one for each group or one for all; [] if it holds other types."""
+    """Return a setting's numbers as a list: a list has one for each group, a number holds for all.
+
+    [] if the setting holds anything else than numbers.
+    """
     listed = setting if isinstance(setting, list | tuple) else [setting]
     known = [float(one) for one in listed if isinstance(one, int | float)]
     return known if len(known) == len(listed) else []
@@ -103,7 +106,10 @@ def _site(table: Table, row: int) -> Site:
 
 
 def _is_decay(alignment: Alignment, pair: int, apart: set[float]) -> bool:
-    """Whether B's gradient is A's plus a multiple in `apart` of the parameter, but for rounding."""
+    """Return whether B's gradient is A's plus a multiple of the parameter, but for rounding.
+
+    apart: the multiples that are tried. False where values are not known or cannot be read.
+    """
     row, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
     try:
         a, b = values(alignment.a, row), values(alignment.b, row_b)

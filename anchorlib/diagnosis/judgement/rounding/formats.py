@@ -47,11 +47,11 @@ MATMUL_PRECISION = "torch.float32_matmul_precision"
 
 
 def computed_in(*pair: tuple[Table, int]) -> float:
-    """The eps of the precision in which the float32 tensors of a pair were really computed; or 0.
+    """Return the eps of the precision in which the float32 tensors of a pair were computed; or 0.
 
-    0 where the bits of the tensors show no lower precision. Low precision in one tensor alone does
-    not count in a run that does not train in low precision: nobody chose that precision, and it may
-    be the very fault that is to be found. pair: A's table and its row, then B's.
+    0 where the bits of the tensors show no precision below float32. Low precision in one tensor
+    alone does not count in a run that does not train in low precision: nobody chose that precision,
+    and it may be the very fault that is to be found. pair: A's table and its row, then B's.
     """
     kept_bits = [_kept_bits(table, row) for table, row in pair]
     shown = [all(kept_bits) or _is_low(table, row) for table, row in pair]
@@ -59,17 +59,19 @@ def computed_in(*pair: tuple[Table, int]) -> float:
 
 
 def bits_in_use(table: Table, row: int) -> float:
-    """Return the eps of the bits that a float32 tensor uses, in a run of low precision; else 0.
+    """Return the eps of the bits that a float32 tensor uses; 0 where it uses all of them.
 
-    Low-precision results that were cast to float32 use few of its bits.
+    A result of low precision that was cast to float32 uses few of its bits. 0, too, in a run that
+    does not train in low precision, and where the values were not kept.
     """
     return _kept_bits(table, row) if _is_low(table, row) else 0.0
 
 
 def _is_low(table: Table, row: int) -> bool:
-    """Whether a run trains in a type coarser than float32, by autocast or in its parameters.
+    """Return whether a run trains in a type coarser than float32, by autocast or in its parameters.
 
     A run that does not state what autocast does counts where it holds any tensor of such a type.
+    row: any row of the rank whose header is read.
     """
     low = [(dtypes.dtype(name).eps or 0.0) > EPS32 for name in table.dtypes]
     if not any(low) or AUTOCAST not in header_of(table, row):
@@ -80,10 +82,11 @@ def _is_low(table: Table, row: int) -> bool:
 
 
 def _kept_bits(table: Table, row: int) -> float:
-    """The eps of the bits that a float32 tensor uses; 0 where it uses all bits.
+    """Return the eps of the bits that a float32 tensor uses; 0 where it uses all bits.
 
     Under autocast a float32 gradient is the result of a low-precision kernel, cast up: its lower
-    bits are all zero.
+    bits are all zero. 0, too, for other types, for values that were not kept or cannot be read, and
+    for fewer than FEW numbers other than zero.
     """
     if table.dtypes[table.dtype[row]] != "float32" or not table.kept[row]:
         return 0.0
@@ -103,12 +106,13 @@ def _kept_bits(table: Table, row: int) -> float:
 
 
 def of_parents(frontier: Frontier, row: int) -> float:
-    """The coarsest eps of a row's parents, if an intermediate result behind them was cast; else 0.
+    """Return the coarsest eps of a row's parents if a result between them and the row was cast.
 
-    Such a cast shows that the result had the dtype of the parents. A cast right after a parent does
-    not count: it widens the parent, which rounds nothing, as in layer norm under autocast. Without
-    a cast, a parameter's gradient may be the sum of the gradients of several uses. Each of these
-    was rounded, which their sum does not show any more: then the finest eps of these is returned.
+    Such a cast shows that this result had the dtype of the parents. A cast right after a parent
+    does not count: it widens the parent, which rounds nothing, as in layer norm under autocast.
+    Without a cast, a parameter's gradient may be the sum of the gradients of several uses, each of
+    which was rounded, though their sum does not show it: then the finest eps of these is returned.
+    0 where neither is the case.
     """
     a = frontier.alignment.a
     # Operations stand in the order of backward: the cast of a parent is the last of a value's
@@ -125,8 +129,8 @@ def of_parents(frontier: Frontier, row: int) -> float:
 def of_unlike_parents(frontier: Frontier, row: int) -> float:
     """Return the coarsest eps of parents that one run holds in a wider type; 0 without any.
 
-    Such a parent counts as equal where both its values are the same once rounded to the coarser
-    type. What one run then computes from the rounded value is a rounding of that type away. 0 also
+    The two records of such a parent count as equal if they are equal once rounded to the coarser
+    type. So what the runs compute from the parent may differ by a rounding of that type. 0 also
     unless both runs train in low precision: a cast in one run alone may be the very fault.
     """
     alignment, coarsest = frontier.alignment, 0.0
@@ -146,11 +150,11 @@ def of_unlike_parents(frontier: Frontier, row: int) -> float:
 
 
 def of_casts(frontier: Frontier, row: int, ops_b: Sequence[str]) -> float:
-    """Return the eps of a value's only parent, where B computes in its dtype before a cast; else 0.
+    """Return the eps of a value's only parent where B computes in its dtype before a cast; else 0.
 
     Operations stand in the order of backward, so that operations behind a cast in the list ran
-    before the cast. With several parents, the list does not show to which parent an operation
-    belongs.
+    before the cast. 0 for a value with several parents: the list does not show to which parent an
+    operation belongs.
     ops_b: B's operations between the value and its parent.
     """
     parents = frontier.parents(row)
@@ -167,11 +171,12 @@ def of_numbers(frontier: Frontier, row: int, row_b: int, ops_b: Sequence[str]) -
 
         logits = image @ text.T * scale.exp();   cross_entropy(logits.float(), target)
 
-    A tensor without dimensions, as a learnt temperature, has no part in deciding the type of a
+    A tensor without dimensions, such as a learnt temperature, has no part in deciding the type of a
     result: what it multiplies stays in bfloat16, and so does the sum that is its gradient, although
     the number and its gradient are stored in float32. The sum is known to be of low precision where
     the gradient from which it was computed is of low precision; or where both runs are under
     autocast, cast between that gradient and the sum, and compute something behind the first cast.
+    row, row_b: the gradient's rows in A and in B. ops_b: B's operations that made the gradient.
     """
     a, b = frontier.alignment.a, frontier.alignment.b
     if kind_of(frontier, row) not in ("grad", "pass_grad") or a.shapes[a.shape[row]]:
@@ -183,9 +188,10 @@ def of_numbers(frontier: Frontier, row: int, row_b: int, ops_b: Sequence[str]) -
 
 
 def _behind_a_cast(header: Mapping[str, Any], ops: Sequence[str]) -> float:
-    """The eps of autocast's type if any operation of a gradient computes after a cast; else 0.
+    """Return the eps of autocast's type if any of a gradient's operations computes after a cast.
 
-    ops: in the order of backward. Views do not compute.
+    0 otherwise. Views do not compute. header: the run's, which names autocast's type. ops: the
+    operations, in the order of backward.
     """
     casts = [place for place, op in enumerate(ops) if op.startswith(CAST)]
     behind = ops[casts[0] :] if casts else ()
@@ -198,9 +204,10 @@ def _behind_a_cast(header: Mapping[str, Any], ops: Sequence[str]) -> float:
 def widened(frontier: Frontier, row: int) -> float:
     """Return the coarsest eps of a value's narrower parents that several operations widen; else 0.
 
-    There is no cast among the operations: torch widens a low-precision operand that meets a wider
-    operand, and the operations before that ran in low precision. A single operation widens its
-    operands before it computes.
+    A narrower parent has a coarser dtype than the value. There is no cast among the operations:
+    torch widens a low-precision operand that meets a wider operand, and the operations before that
+    ran in low precision. A single operation does not count: it widens its operands before it
+    computes.
     """
     a = frontier.alignment.a
     if kind_of(frontier, row) != "value":
@@ -219,9 +226,9 @@ def widened(frontier: Frontier, row: int) -> float:
 
 
 def _of_uses(frontier: Frontier, row: int) -> float:
-    """For a parameter's gradient that sums those of several uses, the finest eps of these; else 0.
+    """Return the finest eps of the gradients that a gradient of several uses sums; else 0.
 
-    0 also where that eps is not coarser than the row's own.
+    0 for a record that is no such sum, and where that eps is not coarser than the row's own.
     """
     a = frontier.alignment.a
     if kind_of(frontier, row) not in ("grad", "pass_grad"):
@@ -240,7 +247,8 @@ def type_eps(table: Table, row: int) -> float:
 def of_hardware(header: Mapping[str, Any], ops: Iterable[str]) -> float:
     """Return the eps to which tensor cores or kernels may round their inputs; 0 if they may not.
 
-    header: the run's header, which names device and settings. ops: the operations.
+    header: the run's header, which names device and settings. ops: the operations by which a record
+    was made; only products and convolutions round their inputs.
     """
     precision = str(header.get(MATMUL_PRECISION))
     # The machine's accelerator does not matter for tensors that stayed in the memory of its CPU.
@@ -262,6 +270,6 @@ def header_of(table: Table, row: int) -> Mapping[str, Any]:
 
 
 def kind_of(frontier: Frontier, row: int) -> str:
-    """Return the kind, as "value" or "grad", of the record in a row of A."""
+    """Return the kind, such as "value" or "grad", of the record in a row of A."""
     kind: str = frontier.alignment.a.tensors[frontier.alignment.a.tensor[row]].kind
     return kind

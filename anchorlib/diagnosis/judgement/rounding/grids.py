@@ -2,20 +2,22 @@
 
     kl = (exp(s) - s) - 1,   s = 1e-4
 
-Of two nearly equal numbers the difference is exact: it is a multiple of the unit in the last place
-of both, and these were rounded to that unit before. So a float32 record shows itself how its terms
-rounded, where all its elements are multiples of one unit that is large beside them: they lie on a
-grid. Another formula of the same quantity may give any number within a few units, however many eps
-of the small rest these are. What has gone through a division or a root afterwards lies on no grid.
+The difference of two nearly equal numbers is exact: it is a multiple of the unit in the last place
+of both, and these were rounded to that unit before. So a float32 record shows by itself how its
+terms rounded if all its elements are multiples of one unit that is large beside them: they lie on a
+grid. Another formula of the same quantity may differ by a few such units, which may be many eps of
+the small rest that the subtraction leaves. A record that went through a division or a root
+afterwards lies on no grid.
 
 Other records lie on grids, too: counts, masks, images in steps of 1/255. Their units are no
 rounding. So a unit counts only up to the rounding of a number of size 1, or of the size of the
-parents, with some room for what was added up. And what was rounded to a narrower type has as many
-bits in its large elements as in its small ones, whereas the large elements of a rest have more.
+parents, with some room for what was added up. And a record that was rounded to a narrower type has
+as many bits in its large elements as in its small ones, whereas the large elements of a rest have
+more.
 
-A gradient is such a rest where a value has several uses: autograd adds up what each hands back. No
-recorded operation shows this sum, so that more is asked of the bits of a gradient: its elements
-must differ by many units, unlike those of a mean of signs.
+A gradient is such a rest where a value has several uses: autograd adds up the gradients of all
+uses. No recorded operation shows this sum, so that more is asked of the bits of a gradient: its
+elements must differ by many units, unlike those of a mean of signs.
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ MOST_ELEMENTS = 1 << 20
 
 
 def is_rest_of_terms(frontier: Frontier, row: int, row_b: int) -> bool:
-    """Whether A's and B's record differ by a few units of a grid on which one of the two lies."""
+    """Return whether A's and B's record differ by a few units of a grid on which either lies.
+
+    False for records that are not float32, and for values that no addition or subtraction made.
+    """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
     kind, records = kind_of(frontier, row), ((a, row), (b, row_b))
@@ -82,7 +87,7 @@ def _size(table: Table, row: int) -> int:
 
 
 def _unit(side: Array, largest: float, spread: float) -> float:
-    """The unit of the grid on which the elements of one run lie; 0.0 without a grid.
+    """Return the unit of the grid on which the elements of one run lie; 0.0 without a grid.
 
     side: the elements. largest: what the unit may be at most. spread: how many units the largest
     element must have at least.

@@ -44,9 +44,10 @@ ELEMENTS = 64
 class Jump(NamedTuple):
     """A row that is an origin although its inputs differ already.
 
-    row: the row in A's table. times: the row's error over the largest error before it in its step,
-    that of a small gradient beside larger ones; 0 where something else than its error makes the row
-    an origin.
+    row: the row in A's table.
+    times: the row's error over the largest error before it in its step. The error of a gradient
+    that is far smaller than other gradients is taken relative to these. 0 where something else than
+    its error makes the row an origin.
     """
 
     row: int
@@ -54,14 +55,15 @@ class Jump(NamedTuple):
 
 
 def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump | None:
-    """The first leap in the first step that differs, in A's order of execution; None without one.
+    """Return the first leap in the first step that differs, in A's order of execution, or None.
 
-    Four kinds of large errors are no leaps. The first is the error of a tensor that consists of
-    rounding alone, as the gradient of a bias before a norm. The second is any error behind a record
-    of integers, since rounding may turn a decision. The third is the error of gradients after the
-    backward of a step that one run skipped because of a larger loss scale: clipping divides these
-    gradients by a norm that is infinite. The fourth is an error of LOW eps of a coarse format that
-    both runs computed in before.
+    None where the step has no leap. Four kinds of large errors are no leaps. The first is the error
+    of a tensor that consists of rounding alone, as the gradient of a bias before a norm. The second
+    is any error behind a record of integers, since rounding may turn a decision. The third is the
+    error of what an optimizer reads or makes after the backward of a step that one run skipped
+    because of a larger loss scale: clipping divides gradients by a norm that is infinite. The
+    fourth is an error of up to LOW eps of a coarse format in which both runs computed before.
+    overflows: knows the rows after such a skipped step.
     """
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
@@ -98,12 +100,12 @@ def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump |
 
 
 def _errors_beside(frontier: Frontier, measures: Measures, at: Array) -> Array:
-    """Return the relative error of each record; that of a small gradient beside larger ones.
+    """Return the relative error of each record; small gradients are judged beside larger ones.
 
-    The error of a gradient that is far smaller than the others of its group is relative to SHARE of
-    the largest of these. There are three groups: gradients of parameters of single passes, those
-    that optimizers take, and those of all other tensors but single numbers, as a loss, whose
-    gradient is 1.
+    The error of a gradient whose norm is less than SHARE of the largest of its group is relative to
+    SHARE of that largest norm. There are three groups: gradients of parameters of single passes,
+    gradients that optimizers take, and gradients of all other tensors but single numbers, such as a
+    loss, whose gradient is 1.
     at: the indices, into `measures`, of the pairs of the first step that differs.
     """
     alignment = frontier.alignment
@@ -135,8 +137,10 @@ def _errors_beside(frontier: Frontier, measures: Measures, at: Array) -> Array:
 
 
 def _roundings(frontier: Frontier, measures: Measures, at: Array) -> Array:
-    """Return how far roundings of a coarse format move each record; 0 where none was before it.
+    """Return the largest relative error that coarse formats explain in each record; else 0.
 
+    It is LOW eps of the coarsest format of the record and of differing records before it. 0 where
+    none of these is coarser than float32.
     at: the indices, into `measures`, of the pairs of the first step that differs.
     """
     eps = coarsest_formats(frontier.alignment, measures, at)
@@ -145,11 +149,11 @@ def _roundings(frontier: Frontier, measures: Measures, at: Array) -> Array:
 
 
 def _error_of_norm(frontier: Frontier, measures: Measures, at: Array) -> float:
-    """By how much the joint norm of a step's gradients differs before clipping, at most.
+    """Return an upper bound of how much the joint norm of a step's gradients differs, relatively.
 
     Clipping divides all gradients by that norm, so that rounding in one gradient, as of a product
     in low precision, is handed on to all of them. Only gradients of single passes count, which
-    clipping has not changed. 0.0 where none was recorded.
+    clipping has not changed. 0.0 where none of them differs.
     at: the indices, into `measures`, of the pairs of the first step that differs.
     """
     a = frontier.alignment.a
@@ -211,8 +215,8 @@ def _is_handed_on(
 def _pass_of(frontier: Frontier, row: int) -> int | None:
     """Return the row of the only `pass_grad` from which a row's `grad` was made; or None.
 
-    None where several passes or none reached the parameter, where that record has no partner in B,
-    and for rows that are no gradient that an optimizer reads.
+    None where several passes or none reached the parameter, where that `pass_grad` has no partner
+    in B, and for rows that are no gradient that an optimizer reads.
     """
     a = frontier.alignment.a
     if a.tensors[a.tensor[row]].kind != "grad" or frontier.role[row] != Role.OPTIMIZER:
@@ -232,11 +236,12 @@ def _is_number(frontier: Frontier, row: int) -> bool:
 
 
 def _is_rounding(frontier: Frontier, measures: Measures, place: int) -> bool:
-    """Whether rounding in the compute dtype of the record or of its parents explains the error.
+    """Return whether rounding in the dtypes of a record and its parents explains the error.
 
     Where computation goes on in bfloat16 after a float32 record, one rounding to bfloat16 is a
     thousand times as large as the errors before it. An error that is judged against another size
     than the record's own (`RoundingBound.note`) counts as rounding up to TIMES eps.
+    place: the pair's index in `measures`.
     """
     row_a, row_b = _rows(frontier, measures, place)
     error = rounding_bound(frontier, row_a, row_b, measures.at(place))
@@ -244,10 +249,10 @@ def _is_rounding(frontier: Frontier, measures: Measures, place: int) -> bool:
 
 
 def _is_shaken(frontier: Frontier, measures: Measures, place: int, limit: float) -> bool:
-    """Whether an updated parameter differs only in elements whose gradient is rounding.
+    """Return whether an updated parameter differs only in elements whose gradient is rounding.
 
     place: the pair's index in `measures`. limit: the relative error up to which the other elements
-    count as equal. False for records of other kinds.
+    count as equal. False for records of any kind but `updated`.
     """
     row_a, row_b = _rows(frontier, measures, place)
     kind = frontier.alignment.a.tensors[frontier.alignment.a.tensor[row_a]].kind

@@ -3,17 +3,19 @@
     log(x·(1 + δ)) = log x + δ
 
 Where x is off by the share δ of itself, its logarithm is off by δ, however small the logarithm is.
-Near x = 1 the logarithm is near 0 and may consist of rounding alone, as that of the determinant of
-an orthogonal matrix: an invertible layer that was just made. So a logarithm rounds as a number of
-size 1 does, times the factors by which it was multiplied afterwards. This is assumed of a record
-even if only one run takes a logarithm: the other run may compute the record as a sum of stored
-logarithms. The logarithm of the determinant of a matrix of order n is the sum of the logarithms of
-n pivots. Each of them rounds as a number of size 1 does, and their sum as one of size √n.
+Near x = 1 the logarithm is near 0 and may consist of rounding alone. An example is the determinant
+of an orthogonal matrix, as of an invertible layer that was just made. So a logarithm rounds as a
+number of size 1 does, times the factors by which it was multiplied afterwards. This is assumed of a
+record even if only one run takes a logarithm: the other run may compute the record as a sum of
+stored logarithms. The logarithm of the determinant of a matrix of order n is the sum of the
+logarithms of n pivots. Each of these logarithms rounds as a number of size 1 does, and their sum as
+a number of size √n.
 
     margin = (log p − log r) − (log q − log s)
 
-A difference of logarithms rounds as these do, however much of them cancels: the terms were rounded
-before they were subtracted. An example is the probabilities of a model and of its copy.
+A difference of logarithms rounds as its terms do, however much of them cancels: the terms were
+rounded before they were subtracted. Examples are the log-probabilities of a model and of its
+copy.
 """
 
 from __future__ import annotations
@@ -46,12 +48,13 @@ WHOLE = re.compile(r"\balpha=1(?:\.0)?(?:,|$)")
 
 
 def size_of_logarithms(frontier: Frontier, row: int, row_b: int) -> float:
-    """The norm that a record of logarithms would have if each logarithm were of size 1.
+    """Return the norm that a record of logarithms would have if each logarithm were of size 1.
 
     The larger of both runs' norms is returned; 0.0 where neither record is made of logarithms.
     Between the logarithm and the record there may be only operations that keep the size of an
-    error, and multiplications by numbers that the statement (`anchorlib.record.Edges`) holds: the
-    norm is multiplied by these.
+    error, and multiplications by numbers that the record's edges (`anchorlib.record.Edges`) state:
+    the norm is multiplied by these numbers.
+    row, row_b: the record's rows in A and in B.
     """
     sides = ((frontier.alignment.a, row), (frontier.alignment.b, row_b))
     return max(_size(table, row_of_run) for table, row_of_run in sides)
@@ -77,10 +80,10 @@ def _size(table: Table, row: int) -> float:
 
 
 def _order_of_determinant(table: Table, edges: Edges) -> int:
-    """The number of logarithms that a determinant's logarithm sums: the order of its matrix.
+    """Return how many logarithms a determinant's logarithm sums: the order of its matrix.
 
     1 for other logarithms, and where no record shows the matrix. The matrix is taken to be as large
-    as the largest square parent.
+    as the largest square parent. edges: how the record of the logarithm was computed.
     """
     if not any(op.startswith("LinalgSlogdet") for op in edges.ops):
         return 1

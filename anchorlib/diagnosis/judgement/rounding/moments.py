@@ -30,7 +30,7 @@ LEAST = TOLERANCE * 2.0**-23
 
 
 def hidden_by_a_norm(frontier: Frontier, measures: Measures) -> int | None:
-    """The row of the first running moment that shows a fault in the first step that differs.
+    """Return A's row of the first running moment that shows a fault in the first step that differs.
 
     None where no moment does. A pass records a buffer as it is when the pass begins, so that the
     moments of a step are records of its later passes, or of the next step.
@@ -60,10 +60,11 @@ def hidden_by_a_norm(frontier: Frontier, measures: Measures) -> int | None:
 
 
 def _made(frontier: Frontier, row: int, first: int) -> int | None:
-    """Return the order of execution of the last result that a norm returned before moment `row`.
+    """Return the place in A's order of execution of a norm's last result before a moment's record.
 
     None where that result is not of the step `first`, the first step that differs: the input of a
     result in a later step differs by more than rounding, since parameters were updated in between.
+    row: A's row of the moment.
     """
     a = frontier.alignment.a
     module = a.tensors[a.tensor[row]].name.rpartition(".")[0]
@@ -73,10 +74,11 @@ def _made(frontier: Frontier, row: int, first: int) -> int | None:
 
 
 def _error(frontier: Frontier, row: int, apart: float) -> float:
-    """The error of a moment; for a mean, relative to the spread of the values that were averaged.
+    """Return the relative error of a moment; that of a mean is relative to the values' spread, too.
 
-    A mean of terms that cancel rounds as much as the terms do, however small the mean is. 0.0 for a
-    mean where its values, or those of its variance, are not known.
+    A mean of terms that cancel rounds as much as the terms do, however small the mean is. So its
+    error is relative to the norm of mean and standard deviation together. 0.0 for a mean where its
+    values, or those of its variance, are not known.
     apart: the error relative to the moment itself.
     """
     a = frontier.alignment.a

@@ -3,9 +3,9 @@
     (policy + value).backward()        policy.backward(retain_graph=True); value.backward()
 
 One run may call backward once where the other calls it for each loss. Then only the sums can be
-compared, and clipping has scaled them. How they round is seen in the gradients of the passes: these
-show the format in which they were computed, and what they sum. The gradient of a bias before a
-batch norm is a sum whose terms cancel: it consists of rounding.
+compared, and clipping has scaled these. How they round is seen in the gradients of the passes,
+which show the format in which they were computed, and what they sum. The gradient of a bias before
+a batch norm is a sum whose terms cancel: it consists of rounding.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def format_of_passes(sides: tuple[Side, Side]) -> float:
     """Return the eps of low precision in passes' gradients, if numbers of passes differ; or 0.0.
 
     A gradient that one run sums over more passes went through all formats of backward. So the
-    gradients of all parameters in the step are looked at: in each run the first one in low
-    precision decides, and of the two runs the coarser eps. 0.0 where both runs call backward
-    equally often in the step, and where no run trains in low precision. sides: the table and the
-    row of each run.
+    gradients of all parameters in the step are looked at. For each run the first of these that is
+    of low precision gives an eps; the coarser of the two is returned. 0.0 where both runs call
+    backward equally often in the step, for records other than `grad`, and where no run trains in
+    low precision. sides: the table and the gradient's row of each run.
     """
     if not _is_added_up_otherwise(sides):
         return 0.0
@@ -43,28 +43,35 @@ def size_of_terms(sides: tuple[Side, Side]) -> float:
     0.0 where both runs call backward equally often in the step, and where the terms are not known.
     The terms are the gradient of the result of the parameter's module, in a run that has one pass
     alone, scaled as clipping scaled the bias's gradient.
+    sides: the table and the gradient's row of each run.
     """
     return max(map(_size_of_terms, sides)) if _is_added_up_otherwise(sides) else 0.0
 
 
 def _is_added_up_otherwise(sides: tuple[Side, Side]) -> bool:
-    """Whether one run calls backward more often in the step than the other.
+    """Return whether one run calls backward more often in the step of a gradient than the other.
 
     Where both call it as often, the gradients of the passes are compared by themselves, and what is
-    done to their sum does not round as they do.
+    done to their sum does not round as they do. False for records of another kind than `grad`.
     """
     kinds = {table.tensors[table.tensor[row]].kind for table, row in sides}
     return kinds == {"grad"} and len({_backwards(*side) for side in sides}) > 1
 
 
 def _backwards(table: Table, row: int) -> int:
-    """How often backward reached the parameter that it reached most often in the step of a row."""
+    """Return how often backward reached parameters in a row's step and rank.
+
+    It is the count of the parameter that was reached most often.
+    """
     reached = table.tensor[_in_step(table, row, None, PASS)]
     return int(np.bincount(reached).max(initial=0))
 
 
 def _size_of_terms(side: Side) -> float:
-    """Return the norm of one run's gradient's terms, scaled as the gradient is; 0.0 if unknown."""
+    """Return the norm of the terms that one run's gradient sums; 0.0 where it is not known.
+
+    The norm is scaled as clipping scaled the gradient. It is known only with a single pass.
+    """
     table, row = side
     passes, norms = _passes(table, row), table.figures["l2"]
     if len(passes) != 1 or not norms[passes[0]]:
@@ -76,7 +83,7 @@ def _size_of_terms(side: Side) -> float:
 
 
 def _first_low(table: Table, rows: Iterable[int]) -> float:
-    """The eps of the first of `rows` that was computed in low precision; 0.0 without one."""
+    """Return the eps of the first of `rows` that was computed in low precision; 0.0 without one."""
     return next((eps for row in rows if (eps := bits_in_use(table, row))), 0.0)
 
 
@@ -86,7 +93,7 @@ def _passes(table: Table, row: int) -> list[int]:
 
 
 def _in_step(table: Table, row: int, name: str | None, kind: str) -> list[int]:
-    """Return the rows of a kind in the step and rank of a row.
+    """Return the rows of a kind in the step, attempt and rank of a row.
 
     name: only rows of this tensor; None: of any.
     """

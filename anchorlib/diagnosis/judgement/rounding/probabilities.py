@@ -2,9 +2,9 @@
 
     −log(1 − p),  p = σ(x)
 
-p is rounded near 1, so that 1 − p and its logarithm are off by as much as eps·eˣ. The loss of
-logits never computes 1 − p. Both are correct formulas of one loss, but the formula with
-probabilities loses digits where the model is sure and wrong.
+p is rounded near 1, so that 1 − p and its logarithm are off by as much as eps·eˣ, where x is the
+logit. The loss of logits never computes 1 − p. Both are correct formulas of one loss, but the
+formula with probabilities loses digits where the model is sure and wrong.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ MOST_ELEMENTS = 1 << 22
 def of_probabilities(
     frontier: Frontier, row: int, ops: Sequence[str], ops_b: Sequence[str]
 ) -> float:
-    """How far, in eps, a loss may be off because one run computes it from probabilities; else 0.0.
+    """Return how far, in eps, a loss may be off as one run computes it from probabilities; or 0.0.
 
-    ops, ops_b: A's and B's operations between the loss and its parents, of which those of one run
-    must hold the loss of logits, and those of the other a sigmoid and the loss of probabilities.
+    0.0 unless one run computes the loss of logits, and the other a sigmoid and the loss of
+    probabilities; and where the logits are not known.
+    ops, ops_b: A's and B's operations between the loss and its parents.
     """
     a = frontier.alignment.a
     forms = [any(map(LOGITS.match, side)) for side in (ops, ops_b)]

@@ -2,9 +2,9 @@
 
 A sum whose terms cancel rounds by many eps of the small rest. By how many eps depends on the terms
 (`anchorlib.diagnosis.sizes.sums`), so that no constant limit exists. The operands are found by
-trial among the parents and the inputs of the pass: they are the records whose sum reproduces one of
-the two runs. Where values were not kept, or are too many, the norms of the operands bound the
-terms.
+trial among the parents and the inputs of the pass: they are the records whose products or sums
+reproduce the record of either run. Where values were not kept, or are too many, the norms of the
+operands bound the terms.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Resummation(NamedTuple):
 
 
 class Resummations:
-    """Computes records of one comparison once more, as many as WORK allows."""
+    """Computes records of one comparison once more, until WORK multiplications are spent."""
 
     def __init__(self, frontier: Frontier) -> None:
         self._frontier = frontier
@@ -74,7 +74,8 @@ class Resummations:
         """Return whether rounding explains a difference, by computing the record once more.
 
         The record's sum is computed in float64; where that is not possible, the norms of its
-        operands are used. None where neither is possible, and for a record that is no sum.
+        operands are used. None where neither decides, and for a record that is no sum.
+        row, row_b: the record's rows in A and in B. measure: how far these are apart.
         eps: the eps of the precision in which the record was computed.
         """
         a = self._frontier.alignment.a
@@ -88,9 +89,10 @@ class Resummations:
         )
 
     def _operands(self, row: int) -> list[int]:
-        """The records that may be a row's operands, parents first, then inputs of its pass.
+        """Return A's rows that may be a row's operands, parents first, then inputs of its pass.
 
-        Only records that are equal in both runs, or that A alone has, are taken.
+        Only records that are equal in both runs, or that A alone has, are taken; at most
+        MOST_OPERANDS of them.
         """
         front = self._frontier
         a, block = front.alignment.a, int(front.block_of[row])
@@ -111,9 +113,10 @@ class Resummations:
     def _added_up(
         self, row: int, row_b: int, operands: list[int], eps: float
     ) -> Resummation | None:
-        """The finding from the operands' values in float64; None where no sum fits either run.
+        """Return the finding from the operands' values in float64; None where no sum fits a run.
 
-        Sums that exceed the work that is left are not tried; each sum that is computed reduces it.
+        Every sum that the operands allow is tried until one fits. Each sum that is computed takes
+        from the work that is left; sums that would exceed it are not tried.
         """
         alignment = self._frontier.alignment
         a, b = alignment.a, alignment.b
@@ -140,14 +143,18 @@ class Resummations:
         return None
 
     def _after_backward(self, row: int) -> bool:
-        """Whether a row is a parameter's gradient as the optimizer found it, perhaps clipped."""
+        """Return whether a row is a gradient as an optimizer found it, perhaps clipped."""
         return self._kind(row) == "grad" and self._frontier.role[row] == Role.OPTIMIZER
 
     def _readable(self, table: Table, row: int) -> bool:
         return bool(table.kept[row]) and int(table.figures["numel"][row]) <= MOST_ELEMENTS
 
     def _tasks(self, row: int, values: dict[int, Array]) -> Iterator[Task]:
-        """Yield the products and sums of operands that have the record's shape."""
+        """Yield the sums that may make the record of a row: those with its shape.
+
+        They are matrix products, plain sums over axes and convolutions of the operands.
+        values: row of an operand in A -> its values.
+        """
         shape, gradients = self._shape(row), self._gradients(values)
         if self._kind(row) == "value":
             biases = [value for value in values.values() if value.shape == shape[-1:]]
@@ -168,10 +175,11 @@ class Resummations:
     def _bounded(
         self, row: int, operands: list[int], measure: Measure, eps: float
     ) -> Resummation | None:
-        """The finding from norms alone for a weight's or bias's gradient.
+        """Return the finding from norms alone for a weight's or bias's gradient.
 
         None where the norms do not show that rounding explains the difference. A weight's gradient
-        sums n terms t = x·g: ‖t‖ ≤ about ‖x‖·‖g‖ / √n (Cauchy and Schwarz).
+        sums n terms t = x·g, where x is the input and g the gradient of the result:
+        ‖t‖ ≤ about ‖x‖·‖g‖ / √n (Cauchy and Schwarz).
         """
         shape, gradients = self._shape(row), self._gradients(operands)
         if self._kind(row) == "value" or len(gradients) != 1 or not measure.norm:
@@ -198,7 +206,11 @@ class Resummations:
     def _bounded_sum(
         self, shape: tuple[int, ...], gradient: int, measure: Measure, eps: float
     ) -> Resummation | None:
-        """The finding from norms for a bias's gradient, a sum over axes of `gradient`; or None."""
+        """Return the finding from norms for a bias's gradient, a sum over axes of `gradient`.
+
+        None where the norms do not show that rounding explains the difference. shape: the bias's.
+        gradient: A's row of the gradient of the result.
+        """
         own = self._shape(gradient)
         if not shape or shape[0] not in own or not shape[0] or eps > 2.0**-23:
             return None
@@ -241,9 +253,10 @@ def _values(table: Table, row: int) -> Array:
 
 
 def _multiplied(truth: ReferenceSum, run: Array) -> ReferenceSum:
-    """`truth` times the factor by which clipping, unscaling or averaging multiplied it in run A.
+    """Return `truth` times the factor by which clipping, unscaling or averaging multiplied A's sum.
 
-    B is measured from this product, too: a different factor in B is no rounding.
+    B is measured from this product, too: a different factor in B is no rounding. truth: the sum
+    that backward made. run: A's record, from which the factor follows.
     """
     norm = float(np.square(truth.total).sum())
     factor = (
@@ -253,7 +266,11 @@ def _multiplied(truth: ReferenceSum, run: Array) -> ReferenceSum:
 
 
 def _finding(truth: ReferenceSum, runs: tuple[Array, Array], eps: float) -> Resummation | None:
-    """The finding from a sum in float64 for two runs; None where neither run computed that sum."""
+    """Return the finding from a sum in float64 for two runs; None where neither computed that sum.
+
+    truth: the sum. runs: A's and B's record. eps: that of the precision in which the two were
+    computed.
+    """
     with np.errstate(all="ignore"):
         errors = [float(np.linalg.norm(run - truth.total)) for run in runs]
     limit, norm = truth.rounding(eps), float(np.linalg.norm(truth.total))
@@ -274,7 +291,7 @@ def _finding(truth: ReferenceSum, runs: tuple[Array, Array], eps: float) -> Resu
 def _half_known(
     gradient: tuple[int, ...], shape: tuple[int, ...], measure: Measure, eps: float
 ) -> Resummation | None:
-    """The finding for a weight's gradient of which one operand was not recorded; else None.
+    """Return the finding for a weight's gradient of which one operand was not recorded; else None.
 
     The terms are not known, but their number is; they are assumed to cancel to some degree. None
     where this does not explain the difference as rounding, and in formats coarser than float32.
@@ -296,10 +313,11 @@ def _half_known(
 def _pairing(
     x: tuple[int, ...], gradient: tuple[int, ...], shape: tuple[int, ...]
 ) -> tuple[int, float]:
-    """The number of terms of a weight's gradient, and how often it uses each element of the input.
+    """Return how many terms a weight's gradient sums, and how often it uses each input element.
 
+    (0, 0.0) where no operation has these three shapes.
     x, gradient, shape: the shapes of the operation's input, of the gradient of its result, and of
-        its weight. (0, 0.0) where no operation has these three shapes.
+    its weight.
     """
     if len(shape) == 2:
         fit = x[-1:] == shape[1:] and gradient[-1:] == shape[:1] and x[:-1] == gradient[:-1]

@@ -9,10 +9,11 @@ __all__ = ["steady_error"]
 
 
 def steady_error(frontier: Frontier, row: int, row_b: int) -> float:
-    """The relative error of an updated parameter in the elements whose gradients agree.
+    """Return the relative error of an updated parameter in the elements whose gradients agree.
 
-    nan where the parameter's gradient was not recorded, or values of the parameter or the gradient
-    were not kept; see `steady_elements_apart`.
+    The elements whose gradients do not agree are left out: there an optimizer may have made a large
+    update of a gradient that is rounding alone. nan where the parameter's gradient was not
+    recorded, or values of the parameter or the gradient were not kept; see `steady_elements_apart`.
     row, row_b: the rows of the parameter after the step, in A's table and in B's.
     """
     a = frontier.alignment.a

@@ -23,7 +23,11 @@ EPS32 = 2.0**-23
 
 
 def stored_otherwise(alignment: Alignment, pairs: Array) -> Array:
-    """Return a mask of the `pairs` of sparse tensors that are only stored differently."""
+    """Return for each of `pairs` whether it is of a sparse tensor that is only stored differently.
+
+    The pairs of the tensor's indices and of its values are both True. pairs: indices into the
+    alignment.
+    """
     a = alignment.a
     of_stored: list[int] = []
     for pair, row in zip(pairs.tolist(), alignment.a_row[pairs].tolist(), strict=True):

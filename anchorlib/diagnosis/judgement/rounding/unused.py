@@ -1,4 +1,4 @@
-"""Values that differ only in elements on which no loss depends, as elements at padded places.
+"""Values that differ only in elements on which no loss depends, such as elements at padded places.
 
 The gradient of these elements is zero in both runs. That excuses the difference only where it holds
 for everything that differs: no gradient, update or state of an optimizer may differ, and no value
@@ -19,7 +19,11 @@ MOST_ELEMENTS = 1 << 22
 
 
 def unused(alignment: Alignment, measures: Measures) -> bool:
-    """Whether all measured pairs differ only in elements on which no loss depends."""
+    """Return whether all measured pairs differ only in elements on which no loss depends.
+
+    False without pairs, where a pair is no value or has no equal gradient, and where values are not
+    known or too many.
+    """
     a = alignment.a
     rows = alignment.a_row[measures.pair]
     others = ~a.of_kind("value")[rows]

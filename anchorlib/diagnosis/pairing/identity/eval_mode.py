@@ -1,13 +1,14 @@
 """Forwards that one run made in training and the other in eval mode: a model left in eval mode.
 
-Records of a watched root whose `training` is False have the phase "eval". Where one run has a
-tensor at a step in that phase alone, and the other run has it in training alone, the two are
-records of one forward. The first run must train in that step too, in other records: a step of mere
-evaluation is paired with no training. A run may also be in eval mode in one pass of a step alone:
-then the two are records of one forward if they belong to the same pass of training. Where a model
-is called several times in a step, in training, without gradients and in eval mode, some forwards of
-a tensor may still lack a partner. These are paired in turn, if one run made all of them in eval
-mode, the other run made none of them in eval mode, and both runs have equally many.
+Records of a watched root module whose `training` is False have the phase "eval". Where one run has
+a tensor at a step in that phase alone, and the other run has the tensor in training alone, the two
+are records of one forward. The first run must train in that step too, in other records: a step of
+mere evaluation is paired with no training. A run may also be in eval mode in one pass of a step
+alone: then the two are records of one forward if they belong to the same pass of training. Where a
+model is called several times in a step, in training, without gradients and in eval mode, some
+forwards of a tensor may still lack a partner. These are paired in turn, the n-th with the n-th, if
+one run made all of them in eval mode, the other run made none of them in eval mode, and both runs
+have equally many.
 """
 
 from __future__ import annotations
@@ -49,9 +50,12 @@ def modes(
     phases: tuple[Array, Array],
     offset: int,
 ) -> Modes:
-    """Return the phases of two tables' rows, with one phase for a forward that ran in two modes.
+    """Return the phases and passes by which rows are paired, also those of forwards in two modes.
 
-    series, phases: for each table, numbers of its tensors and phases that both tables share.
+    A forward that ran in training in one run and in eval mode in the other gets the phase of
+    training in both. Phases are given as the numbers in `phases`.
+    series: for each table, a number for each tensor; phases: for each table, a number for each
+    phase. Equal numbers in the two tables stand for equal things.
     offset: what to add to A's steps to get B's.
     """
     rows = phases[0][tables[0].phase], phases[1][tables[1].phase]
@@ -98,9 +102,11 @@ def _in_turn(
 ) -> dict[int, int]:
     """Pair forwards of one run in eval mode with the other run's forwards, the n-th with the n-th.
 
-    Returns the rows of the run in eval mode -> rows of the other.
-    where, columns: series and step, phase and pass of each row of A, and of B.
-    trains: whether each row was made in training.
+    Only forwards that have no partner are paired. Returns the rows of the run in eval mode -> rows
+    of the other run.
+    where, columns: for A and for B, columns with the series and step, and the phase and pass, of
+    each row.
+    trains: for A and for B, whether each row was made in training.
     evaluated: which run is in eval mode, 0 for A, 1 for B.
     """
     places = _packed([[*where[n], tables[n].call, *columns[n]] for n in (0, 1)])
@@ -133,7 +139,10 @@ def _in_turn(
 
 
 def _packed(where: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
-    """Return one number for each row of A, and of B; equal where all columns of two rows are."""
+    """Return one number for each row of A, and of B; equal where all columns of two rows are.
+
+    where: the columns of A, and those of B.
+    """
     places = packed([np.concatenate(both) for both in zip(*where, strict=True)])
     count = len(where[0][0])
     return places[:count], places[count:]
@@ -161,11 +170,11 @@ def _moved(
 
 
 def _pass_of_training(table: Table, trains: Array, evals: Array) -> Array:
-    """Return the pass of each row; for a row in eval mode, the pass of training it was recorded in.
+    """Return the pass of each row; for a row in eval mode, the pass of training it belongs to.
 
-    That is the pass of the next `value` or `pass_grad` record in training of the row's rank and
-    step, such as the loss computed from the row's tensor. Where none follows, it is the last such
-    record before the row; where rank and step have none at all, the row keeps its own pass.
+    It belongs to the pass of the next `value` or `pass_grad` record in training of the row's rank
+    and step, such as the loss computed from the row's tensor. Where none follows, the last such
+    record before the row decides; where rank and step have none at all, the row keeps its own pass.
     trains, evals: boolean masks: whether each row was made in training, or in eval mode.
     """
     passes = table.pass_index.copy()

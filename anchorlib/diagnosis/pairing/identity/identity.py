@@ -21,7 +21,7 @@ class Identities:
     """The keys of the rows of two tables; within a table each key occurs once.
 
     row_a, row_b: the rows that have a key, ascending. Where a run holds one observation in two
-        modes, one record has the key, preferably a record with values, and the other has none.
+        modes, only one of the two records has a key: a record with values, if there is one.
     key_a, key_b: the keys of these rows.
     eval_since: for A and for B, the step, in that run's own count, from which the run was in eval
         mode while the other run trained; None where it never was.
@@ -44,9 +44,9 @@ class Identities:
 
 
 def series_codes(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Array]:
-    """Return a number for each tensor of A, and of B; those with equal numbers can be paired.
+    """Return a number for each tensor of A, and of B; tensors with equal numbers can be paired.
 
-    Such tensors have equal ranks, kinds and `mode_class`, and names that are matched.
+    Such tensors have equal ranks, kinds and `mode_class`, and their names are matched.
     to_b: the matches, A's name -> B's.
     """
     known: dict[Hashable, int] = {}
@@ -69,15 +69,16 @@ def series_codes(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Ar
 
 
 def mode_class(mode: str) -> str:
-    """Return the text of a mode; "" for All, Summary and others that record the tensor itself.
+    """Return the part of a mode's text that must be equal for two records to be paired.
 
-    Records of two modes are paired only where this text is equal.
+    It is "" for modes that record the tensor itself (All, Summary, EveryN, Final), and the whole
+    text for any other mode, such as "sum:window=10".
     """
     return "" if mode.split(":")[0] in ("all", "summary", "every_n", "final") else mode
 
 
 def shared_codes(a: Any, b: Any) -> tuple[Array, Array]:
-    """Return a number for each value of two lists; equal values, and no others, share a number."""
+    """Return a number for each value of `a`, and of `b`; equal values, and no others, share one."""
     known: dict[Hashable, int] = {}
     codes_a, codes_b = (
         [known.setdefault(value, len(known)) for value in values] for values in (a, b)
@@ -99,15 +100,19 @@ def same_bits(a: Table, b: Table, a_row: Array, b_row: Array) -> Array:
 
 
 def repeats(table: Table) -> Array:
-    """Return for each row how many rows before it have its tensor, phase, step, pass and call."""
+    """Return for each row how many rows before it have its tensor, phase, step, pass and call.
+
+    Such rows are repeated observations at one place; their number tells them apart.
+    """
     places = (getattr(table, name) for name in PLACE)
     return occurrences(packed([table.tensor, table.phase, *places]))
 
 
 def _chosen(table: Table, keys: Array) -> tuple[Array, Array]:
-    """Return one row for each key, ascending, and the keys of these rows.
+    """Return one row for each key, and the keys of these rows; the rows are ascending.
 
-    keys: the key of each row of the table; rows with stored values are preferred.
+    keys: the key of each row of the table. Of rows with one key, those with stored values are
+    preferred, then the mode that comes first by name.
     """
     # Where two modes both kept the values, or neither did, the mode that comes first by name is
     # taken: the order of arrival must not decide.

@@ -36,9 +36,9 @@ def packed(columns: Sequence[Array]) -> Array:
 
 
 def joined(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return the indices in `a`, ascending, and in `b`, of the keys that both arrays have.
+    """Return where the keys that both arrays have stand: their indices in `a`, and those in `b`.
 
-    Keys are unique within each of the two arrays.
+    The indices in `a` are ascending. Keys must be unique within each of the two arrays.
     """
     order = np.argsort(b, kind="stable")
     ascending = b[order]

@@ -36,9 +36,10 @@ def step_offset(a: Table, b: Table, to_b: Mapping[str, str], plain: Identities) 
 
     An offset gets one vote for each step of A at which a record has the bits of B's record so many
     steps later. Runs without common coordinates take the offset with most votes; 0 in a tie. Runs
-    with common coordinates keep 0 where most records at equal steps are equal, or where one of the
-    equal records has bits that occur at one step alone. Otherwise an offset must have at least
-    CLEAR votes, half of the steps that it makes common, and twice the votes of any other offset.
+    with common coordinates keep 0 where most records at equal steps are equal, or where one record
+    has equal bits at equal steps, and these bits at no other step. Otherwise an offset must have at
+    least CLEAR votes, half of the steps that it makes common, and twice the votes of any other
+    offset.
     """
     places_a, places_b = joined(plain.key_a, plain.key_b)
     common = len(places_a)
@@ -59,7 +60,7 @@ def step_offset(a: Table, b: Table, to_b: Mapping[str, str], plain: Identities) 
 
 
 def _equal_bits(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Array]:
-    """Return the steps, in A and in B, of records that are equal in bits and all but the step.
+    """Return the steps, in A and in B, of record pairs that are equal in bits and all but the step.
 
     Only bits that occur at a single step of their run are paired: constants do not identify a step.
     """
@@ -80,7 +81,7 @@ def _equal_bits(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Arr
 
 
 def _first_distinctive(table: Table) -> Array:
-    """Return the rows whose bits are compared: those of the first tensors, as inputs are.
+    """Return the rows whose bits are compared: those of the tensors recorded first, such as inputs.
 
     There are at most ENOUGH rows, unless the first tensor alone has more. Single numbers and
     constants are left out: the value of a counter shows its own count, not the step of the run.
@@ -98,7 +99,10 @@ def _first_distinctive(table: Table) -> Array:
 
 
 def _at_one_step(keys: Array, steps: Array) -> tuple[Array, Array]:
-    """Return the keys that occur at one step alone, ascending, and the step of each."""
+    """Return the keys that occur at one step alone, ascending, and the step of each.
+
+    keys, steps: the key and the step of each record.
+    """
     if not len(keys):
         return keys, steps
     order = np.lexsort((steps, keys))
@@ -109,7 +113,7 @@ def _at_one_step(keys: Array, steps: Array) -> tuple[Array, Array]:
 
 
 def _votes(step_a: Array, step_b: Array) -> tuple[Array, Array]:
-    """Return the offsets between equal records, and how many of A's steps show each offset.
+    """Return the offsets between equal records, and for each how many of A's steps show it.
 
     step_a, step_b: the steps of records with equal bits, pair by pair.
     """

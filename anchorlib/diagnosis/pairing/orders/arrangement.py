@@ -2,8 +2,8 @@
 
 A record that follows the samples has an axis as long as the batch, or a multiple of that where a
 module flattens samples and positions. Which axis follows the samples, and whether any axis does, is
-decided by values: B's record is reordered along each such axis, and the move after which B's record
-is nearest to A's record is taken, if that is clearly nearer than without a move.
+decided by values: B's record is reordered along each such axis in turn (a move), and the move after
+which B's record is nearest to A's record is taken, if that is clearly nearer than without a move.
 
 Samples may be alike in the record from which the order was read: an edge from one node to another
 is as long as the edge back. The first later record in which such samples differ settles their
@@ -52,7 +52,10 @@ class Move(NamedTuple):
     split: tuple[int, ...]
 
     def of(self, values: Array) -> Array:
-        """Return the values in the new order, as a flat array."""
+        """Return B's values in A's order, as a flat array.
+
+        values: all elements of the record, in any shape.
+        """
         in_samples = values.reshape(self.split)
         reordered: Array = np.ascontiguousarray(
             in_samples.take(self.order, axis=self.axis)
@@ -61,7 +64,7 @@ class Move(NamedTuple):
 
 
 def arranged(alignment: Alignment) -> Alignment:
-    """Return the alignment with B's samples in A's order; unchanged where the orders agree."""
+    """Return the alignment with B's samples in A's order; itself where no other order is found."""
     orders_found = orders(alignment)
     if not orders_found:
         return alignment
@@ -75,7 +78,10 @@ def arranged(alignment: Alignment) -> Alignment:
 
 
 def _moves(alignment: Alignment, orders_of: Orders) -> dict[int, Move]:
-    """Return how to reorder each row of B whose record follows the samples: row -> move."""
+    """Return how to reorder each row of B whose record follows the samples: row -> move.
+
+    orders_of: the orders of the passes whose samples B has in another order.
+    """
     a, b = alignment.a, alignment.b
     parameters = parameters_of(a)
     whose = a.where(lambda one: one.kind in KINDS and one.name not in parameters)
@@ -153,12 +159,12 @@ class _KnownOrders:
 
 
 def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Order) -> tuple[Move | None, Order]:
-    """Return the move that brings B's record clearly nearer to A's, and the order.
+    """Return the move that brings B's record clearly nearer to A's, and the order of the samples.
 
-    The returned order is the given one, or that one with the places of alike samples settled by
-    this record. The move is None where no move brings the records clearly nearer, and for records
-    of different shape or dtype, or with too many elements. Raises StoreError where a record cannot
-    be read.
+    The returned order is `order`, or `order` with the places of alike samples settled by this
+    record. The move is None where no move brings the records clearly nearer, and for records of
+    different shape or dtype, or with too many elements. Raises StoreError where a record cannot be
+    read.
     """
     shape = a.shapes[a.shape[row_a]]
     tried = list(_tried(shape, order))
@@ -184,10 +190,11 @@ def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Order) -> tuple[
 
 
 def _settled(order: Order, move: Move, values_a: Array, values_b: Array) -> Order:
-    """Return the order, with the places of alike samples settled by one more record if it can.
+    """Return `order`, with the places of alike samples settled by one more record if it can.
 
     Only a record whose samples have an axis of their own can settle them. Alike samples are those
     that were equal in the records from which the order was read.
+    move: how B's record follows the samples. values_a, values_b: the record in A and in B.
     """
     count = len(order.places)
     if len(np.unique(order.alike)) == count or move.split[move.axis] != count:
@@ -219,7 +226,7 @@ def _tried(shape: tuple[int, ...], order: Order) -> Iterator[Move]:
 
 
 def _apart(left: Array, right: Array) -> float:
-    """Return the distance of two arrays, over the elements whose difference is finite."""
+    """Return the L2 distance of two arrays, over the elements whose difference is finite."""
     apart = np.abs(left.reshape(-1) - right)
     return float(np.linalg.norm(apart[np.isfinite(apart)]))
 

@@ -39,8 +39,8 @@ def drifted(
 
     They are read from values (a tensor's records in one call) that gave the order of another pass.
 
-    telling: (index in A's `tensors`, call) of each of these values. known: the orders that were
-        found already, to which the caller adds those that are yielded.
+    telling: (index in A's `tensors`, call) of each of these values. known: the orders found so far.
+        The caller has to add each order that is yielded, so that no pass is told twice.
     """
     a = alignment.a
     tensors = [tensor for tensor, _ in telling]
@@ -90,10 +90,10 @@ def near_order(alignment: Alignment, pair: int) -> Order | None:
 
 
 def _nearest_rows(rows_a: Array, rows_b: Array) -> Order | None:
-    """Return the order in which each of A's rows has B's nearest row.
+    """Return the order in which each of A's rows has the row of B that is nearest to it.
 
-    Where rounding is coarse, rows may change their ranks along a direction. None where two rows of
-    A have the same nearest row, and for too many rows.
+    It serves where rounding is coarse: there rows that are paired by rank along one direction may
+    be paired wrongly. None where two rows of A have the same nearest row, and for too many rows.
     """
     count = len(rows_a)
     if count * count > MOST_PAIRS:

@@ -50,11 +50,12 @@ class Order(NamedTuple):
         return Order(places, alike)
 
     def of_parts(self, size: int) -> Iterator[Array]:
-        """Yield each distinct order of a part of the samples, for parts of `size` samples.
+        """Yield each distinct order within a part of the samples, for parts of `size` samples.
 
         A model may be called once with the samples of several batches, one batch after the other,
-        as chosen and rejected answers. A record of one such batch has the order of that part.
-        Nothing is yielded if B has any sample of one part in another part.
+        such as chosen and rejected answers. A record of one such batch has the order of that part,
+        as indices within the part. Nothing is yielded if B has any sample of one part in another
+        part.
         """
         parts = self.places.reshape(-1, size)
         within = parts - size * np.arange(len(parts))[:, None]
@@ -81,7 +82,10 @@ def pass_of(table: Table, row: int) -> Pass:
 
 
 def call_of(table: Table, row: int) -> tuple[int, int]:
-    """Return a row's index in `Table.tensors` and its call: the key of its value in every pass."""
+    """Return a row's index in `Table.tensors` and its call.
+
+    The two are the key of the row's value that is the same in every pass.
+    """
     return int(table.tensor[row]), int(table.call[row])
 
 

@@ -38,7 +38,7 @@ def orders(alignment: Alignment) -> Orders:
     """Return the orders of each pass whose samples B has in another order.
 
     {} for runs with dropout, and where none of the first TRIED passes that may have another order
-    turns out to have another one. Dropout masks are drawn by place, so a sample at another place
+    turns out to have another order. Dropout masks are drawn by place, so a sample at another place
     has another mask, and no order makes the runs equal.
     """
     orders_of_passes: dict[Pass, list[Order]] = {}
@@ -61,10 +61,10 @@ def orders(alignment: Alignment) -> Orders:
 
 
 def _order_of_batch(alignment: Alignment, pairs: Sequence[int]) -> tuple[int, Order | None]:
-    """Return the first pair that alone tells the order of a batch, and that order.
+    """Return the first of `pairs` that alone tells the order of a batch, and that order.
 
-    If no pair does, return the first of `pairs` and the order that several pairs tell together,
-    which is None where they tell none either.
+    If no pair does, return the first of `pairs` and the order that they tell together, which is
+    None where they tell none either. pairs: pairs with values of one batch.
     """
     for pair in pairs:
         if (order := _order(alignment, pair)) is not None:
@@ -75,8 +75,8 @@ def _order_of_batch(alignment: Alignment, pairs: Sequence[int]) -> tuple[int, Or
 def _candidates(alignment: Alignment) -> Iterator[tuple[Pass, list[list[int]]]]:
     """Yield for each pass the first pairs that may have equal elements in another order.
 
-    There is a list for each length of the first axis, as a pass may have several batches; it has
-    TRIED pairs at most.
+    As a pass may have several batches, the pairs are given as a list of pairs, TRIED at most, for
+    each length of the first axis.
 
     These are pairs of differing values, not of parameters, with stored values and with equal
     figures where the figures do not depend on the order.
@@ -107,7 +107,8 @@ def _candidates(alignment: Alignment) -> Iterator[tuple[Pass, list[list[int]]]]:
 def _order(alignment: Alignment, pair: int) -> Order | None:
     """Return where B has each of A's rows, along the first or second axis; None without an order.
 
-    Both records must have equal rows at different places, more than half of them distinct.
+    Both records must have equal rows, most of them distinct, some of them at different places; each
+    row must have ELEMENTS elements or more.
     """
     a, b = alignment.a, alignment.b
     row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
@@ -128,12 +129,12 @@ def _order(alignment: Alignment, pair: int) -> Order | None:
 
 
 def _joint_order(alignment: Alignment, pairs: Sequence[int]) -> Order | None:
-    """Return where B has each of A's rows, found by several values with few elements in a row.
+    """Return where B has each of A's samples, told by several values with few elements per sample.
 
     Such values are the two ends of edges, or a user and an item: integer tensors with equally many
-    rows. One of them alone does not identify a row; all of them together do. None where the rows
-    have fewer than two elements in all, where a record cannot be read, and where `_places` finds no
-    order.
+    samples. One of these values alone does not identify a sample; all of them together do. None
+    where they have fewer than two elements per sample in all, where a record cannot be read, and
+    where `_places` finds no order.
     """
     a = alignment.a
     sides: tuple[list[list[bytes]], list[list[bytes]]] = ([], [])
@@ -174,8 +175,8 @@ def _long_axis(alignment: Alignment, pair: int) -> int | None:
 def _places(rows_a: list[bytes], rows_b: list[bytes]) -> Order | None:
     """Return where B has each row of A; None unless rows are equal, most distinct, and reordered.
 
-    rows_a, rows_b: digests of the rows. Equal rows keep their order at first: the first of them in
-        A is the first of them in B.
+    rows_a, rows_b: digests of the rows. Among rows that are equal, the first one in A is taken for
+        the first one in B; `Order.alike` marks them.
     """
     places_b: dict[bytes, list[int]] = {}
     for place, row in enumerate(rows_b):
@@ -192,8 +193,9 @@ def _places(rows_a: list[bytes], rows_b: list[bytes]) -> Order | None:
 def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
     """Return whether an operation of the model, not the batch, made the order of a pair's samples.
 
-    That is so where a value from which the pair's tensor was computed has equal bits in both runs.
-    The value must be of the pair's pass, have an axis of `count` samples, and be no constant.
+    An operation made it where a value from which the pair's tensor was computed has equal bits in
+    both runs. The value must be of the pair's pass, have an axis of `count` samples, and be no
+    constant.
     """
     a, row = alignment.a, int(alignment.a_row[pair])
     tensor = a.tensors[a.tensor[row]]
@@ -221,7 +223,7 @@ def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
 
 
 def _drops(*tables: Table) -> bool:
-    """Return whether the runs use dropout, by the texts of their modules and operations."""
+    """Return whether any run uses dropout, by the texts of its modules and operations."""
     return any(_DROPPING.search(text) for table in tables for text in _texts(table))
 
 

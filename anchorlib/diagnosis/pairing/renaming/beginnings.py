@@ -31,11 +31,12 @@ class RunNames(NamedTuple):
 
 
 def beginnings(a: RunNames, b: RunNames) -> Pairs:
-    """Return pairs of unmatched names whose descriptions are unique in both runs; else by order.
+    """Return pairs (A's name, B's name) of unmatched names that have no like among unmatched names.
 
-    A description holds a name's operations, kinds, shapes and neighbours. Descriptions with farther
-    neighbours are tried first, then those with nearer neighbours only, until a pair is found. Where
-    no description is unique, `_in_order` pairs names by the order of execution.
+    Their description must be equal, and unique in both runs. It holds a name's operations, kinds,
+    shapes and neighbours. Descriptions with farther neighbours are tried first, then those with
+    nearer neighbours only, until a pair is found. Where no description is unique, `_in_order` pairs
+    names by the order of execution. [] where that finds no pair either.
     """
     if not a.free or not b.free:
         return []
@@ -52,9 +53,9 @@ def beginnings(a: RunNames, b: RunNames) -> Pairs:
 
 
 def _classes(side: RunNames, depth: int) -> dict[Hashable, list[str]]:
-    """Return the unmatched names of each description, in order of execution.
+    """Return description -> the unmatched names that have it, in order of execution.
 
-    depth: how far the neighbours reach that a description includes.
+    depth: how far away the neighbours may be that a description includes.
     """
 
     def first(name: str, node: NameNode) -> Hashable:
@@ -71,8 +72,8 @@ def _in_order(a: RunNames, b: RunNames) -> Pairs:
     """Return pairs of unmatched names with equal keys at corresponding places of the two orders.
 
     `_sequence` says what a name's key is. The orders of execution are aligned by difflib; matched
-    names are fixed points of the alignment. A key counts only where all names that have it, in both
-    runs, are paired. [] where more than MOST pairs of names have equal keys.
+    names are fixed points of the alignment. The pairs of a key are returned only if all names with
+    that key, in both runs, are paired. [] where more than MOST pairs of names have equal keys.
     """
     told_a, told_b = _sequence(a), _sequence(b)
     counts = Counter(told_a.values()), Counter(told_b.values())
@@ -87,8 +88,8 @@ def _in_order(a: RunNames, b: RunNames) -> Pairs:
 def _sequence(side: RunNames) -> dict[str, Hashable]:
     """Return for each computed name the key by which it is compared, in order of execution.
 
-    A matched name is compared by B's name; an unmatched one by its shapes and its parameters'
-    shapes.
+    The key of a matched name is B's name; that of an unmatched name is its shapes and its
+    parameters' shapes.
     """
     return {
         name: (node.holds, kinds_of(side.shapes, name)) if name in side.free else side.known[name]

@@ -29,9 +29,9 @@ class _Record(NamedTuple):
 
     place: the rank, kind, phase, pass, call, dtype and shape.
     digest: the two halves of the digest. l2: the norm.
-    telling: whether the values can distinguish the tensor from other tensors: they do not if all
-        are equal, except for a single number other than 0, 1 or -1. Records of an optimizer's step
-        (updates and `opt.*`) need at least MANY elements.
+    telling: whether the values can distinguish the tensor from other tensors. A constant tensor
+        cannot, nor a single 0, 1 or -1. A record of an optimizer's step (updates and `opt.*`) can
+        only if it has MANY elements or more.
     """
 
     name: str
@@ -47,7 +47,7 @@ def match_bits(naming: Naming, a: Table, b: Table, offset: int) -> None:
     A place is a record's rank, kind, phase, pass, call, dtype and shape; later steps do not count.
 
     Bits identify a name only if no other unmatched name has them at that place, and if they are
-    neither one repeated number nor a single 0, 1 or -1.
+    neither one repeated number nor a single 0, 1 or -1. The matches are added to `naming`.
     offset: what to add to A's steps to get B's.
     """
     by_bits = [_by_bits(records) for records in _first_records(naming, a, b, offset)]
@@ -62,9 +62,9 @@ def match_bits(naming: Naming, a: Table, b: Table, offset: int) -> None:
 def match_figures(naming: Naming, a: Table, b: Table, offset: int) -> None:
     """Guess matches of unmatched names of equal kinds and shapes whose norms differ by at most 2 %.
 
-    Only records of the first step count. Their norms must be alike at all places (rank, phase,
-    pass, call, …) that both names have. Two names are matched only where neither has norms like
-    those of a third name.
+    The matches are added to `naming`. Only records of the first step count. Their norms must be
+    alike at all places (rank, kind, phase, pass, call, dtype, shape) that both names have. Two
+    names are matched only where neither has norms like those of a third name.
     offset: what to add to A's steps to get B's.
     """
     sides = []
@@ -89,7 +89,8 @@ def match_figures(naming: Naming, a: Table, b: Table, offset: int) -> None:
 def _like(norms_a: dict[Hashable, float], norms_b: dict[Hashable, float]) -> bool:
     """Return whether two names have records at common places, and like norms at all of these.
 
-    norms_a, norms_b: the norm of each name's record by place (rank, kind, phase, pass, call, …).
+    norms_a, norms_b: the norm of each name's record by place (rank, kind, phase, pass, call, dtype,
+        shape).
     """
     shared = norms_a.keys() & norms_b.keys()
     return bool(shared) and all(
@@ -99,7 +100,7 @@ def _like(norms_a: dict[Hashable, float], norms_b: dict[Hashable, float]) -> boo
 
 
 def _by_bits(records: Iterator[_Record]) -> dict[Hashable, set[str]]:
-    """Return the names that have each (place, digest), of records that can identify a name."""
+    """Return (place, digest) -> the names with such a record, by records that are `telling`."""
     names: dict[Hashable, set[str]] = {}
     for record in records:
         if record.telling:
@@ -112,7 +113,8 @@ def _first_records(
 ) -> tuple[Iterator[_Record], Iterator[_Record]]:
     """Return the records of unmatched names at A's first step, and at the corresponding step of B.
 
-    Where B lacks that step, its next step is taken; where there is none, step 0.
+    Where B lacks that step, B's next step is taken; where there is none, step 0.
+    offset: what to add to A's steps to get B's.
     """
     first_a = int(a.step.min()) if len(a) else 0
     steps_b = np.unique(b.step)

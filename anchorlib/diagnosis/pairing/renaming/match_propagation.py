@@ -1,9 +1,10 @@
 """Matches of names that spread from matched names to their neighbours in the two graphs.
 
-Two free names (names without a match) are a candidate where both are neighbours of a matched pair,
-of equal kinship. Every such matched pair gives the candidate votes, and the best candidate without
-a rival is matched. So a difference in one place of a graph costs the names around it some votes,
-and does not prevent matches farther on.
+Two free names (names without a match), one of A and one of B, are a candidate where they are
+neighbours of the two names of a matched pair, and of equal kinship to these: both are parents,
+parameters, children or users. Every such matched pair gives the candidate votes, and the best
+candidate without a rival is matched. So a difference in one place of a graph costs the names around
+it some votes, and does not prevent matches farther on.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class MatchPropagation:
     """The unmatched ("free") names of two graphs, and the votes for pairs of them.
 
     strict: whether two names fit only if they are computed from parameters of equal shapes, and by
-        equal operations (as by none) or with at least one operation in common. If not strict, a
-        pair needs the share MOSTLY of the possible votes instead.
-    votes: the candidates, A's name and B's, with their votes.
-    around: for A and for B, the colours of names with neighbours up to 1, 2, … NEAR away.
+        equal operations (both by none, for instance) or with at least one operation in common. If
+        not strict, a pair needs the share MOSTLY of the possible votes instead.
+    votes: (A's name, B's name) of each candidate -> its votes.
+    around: for A and for B, what `_around` returns: keys of the neighbours of each name.
     free_a, free_b: free names -> their numbers in the order of execution.
     """
 
@@ -58,8 +59,8 @@ class MatchPropagation:
     def begin(self) -> None:
         """Give the votes of all matched pairs to their neighbours.
 
-        Where matched names are second names of tensors, as of a container's output, the first names
-        of these tensors are matched too, if they fit.
+        A tensor may have a second name, as a container's output has. Where both names of a matched
+        pair are second names, the first names of the two tensors are matched too, if they fit.
         """
         for name_a, name_b in list(self.naming.to_b.items()):
             first_a, first_b = self.a.again.get(name_a, ""), self.b.again.get(name_b, "")
@@ -82,7 +83,10 @@ class MatchPropagation:
         )
 
     def _propose(self, name_a: str, name_b: str) -> None:
-        """Give votes of a matched pair to each pair of unmatched neighbours of equal kinship."""
+        """Give votes of a matched pair to each pair of unmatched neighbours of equal kinship.
+
+        No votes are given to names that do not fit, nor by a pair with more than CROWD candidates.
+        """
         if name_a not in self.a.nodes or name_b not in self.b.nodes:
             return
         near_a, near_b = (
@@ -103,10 +107,11 @@ class MatchPropagation:
                     )
 
     def _fit(self, name_a: str, name_b: str) -> bool:
-        """Return whether two names may be names of one tensor.
+        """Return whether a name of A and a name of B may be names of one tensor.
 
-        They may if they have alike kinds and shapes, and both or neither are parameters; if
-        `strict`, also only if parameters' shapes and operations fit.
+        They may if they have alike kinds and shapes, and both or neither are parameters. If
+        `strict`, they must also be computed from parameters of equal shapes, and by like
+        operations.
         """
         node_a, node_b = self.a.nodes[name_a], self.b.nodes[name_b]
         if node_a.parameter != node_b.parameter or not self.naming.alike(name_a, name_b):
@@ -120,8 +125,8 @@ class MatchPropagation:
     def _alike(self, name_a: str, name_b: str) -> float:
         """Return the votes that a candidate begins with, before those of matched neighbours.
 
-        One for each distance at which neighbours look alike, and less than one in all for common
-        operations, equal last parts of the names and equal names.
+        It gets one for each distance at which the neighbours look alike, and less than one in all
+        for common operations, equal last parts of the names and equal names.
         """
         ops_a, ops_b = Counter(self.a.nodes[name_a].ops), Counter(self.b.nodes[name_b].ops)
         share = (ops_a & ops_b).total() / max((ops_a | ops_b).total(), 1)
@@ -152,7 +157,8 @@ class MatchPropagation:
     def _best(self) -> list[tuple[str, str]]:
         """Return the candidates without a rival that have the largest share of possible votes.
 
-        A rival is another candidate that shares one name and has at least as many votes.
+        A rival is another candidate that shares one name and has at least as many votes. [] where
+        all have rivals; if not `strict`, also where that share is below MOSTLY.
         """
         ranked: tuple[dict[str, list[float]], dict[str, list[float]]] = ({}, {})
         for pair, votes in self.votes.items():
@@ -220,9 +226,9 @@ def _near(node: NameNode, free: Mapping[str, int]) -> dict[tuple[str, str], set[
 
 
 def _around(graph: NameGraph, shapes: Shapes) -> list[dict[str, Hashable]]:
-    """Return the colours of names by the kinds and shapes of their neighbours.
+    """Return name -> colour, a key of the kinds and shapes of the name's neighbours.
 
-    The neighbours are those up to 1, 2, … NEAR away, a dict for each distance.
+    The list has a dict for each distance from 1 to NEAR, with the neighbours up to that distance.
     """
     return colours(graph, lambda name, node: (node.parameter, kinds_of(shapes, name)), {}, NEAR)[1:]
 

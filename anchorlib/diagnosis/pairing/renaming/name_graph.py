@@ -18,8 +18,9 @@ Kinship = Literal["parent", "parameter", "child", "user"]
 class Neighbour(NamedTuple):
     """A tensor next to a node of the graph: one of the two is computed from the other.
 
-    kinship: what the neighbour is to the node. A "child" is computed from the node; a "user" is
-        computed from the node, which is one of its parameters.
+    kinship: what the neighbour is to the node. The node is computed from a "parent" or a
+        "parameter". A "child" is computed from the node; a "user" is computed from the node, too,
+        which is a parameter of the user.
     number: the place of the parent among the child's parents, or of the parameter among the user's
         parameters.
     name: the neighbour's name.
@@ -34,10 +35,10 @@ class Neighbour(NamedTuple):
 class NameNode:
     """One node of the graph of names: a tensor by its name.
 
-    parameter: whether other names are computed from this one as a parameter.
+    parameter: whether other names are computed from this name as a parameter.
     ops: the operations that made the tensor, sorted.
-    holds: the shapes of the parameters that it is computed from, sorted.
-    neighbours: the neighbours, in a dict in place of an ordered set.
+    holds: the shapes of the parameters that the tensor is computed from, sorted.
+    neighbours: the neighbours, as the keys of a dict, which keeps their order.
     """
 
     parameter: bool = False
@@ -59,7 +60,10 @@ class NameGraph:
 
 
 def graph_of(table: Table, shapes: Shapes) -> NameGraph:
-    """Return the graph of the names that a run recorded, as its edges give it."""
+    """Return the graph of the names that a run recorded, as its edges give it.
+
+    shapes: name -> kind -> shape, for all recorded names.
+    """
     statements = [edges for rank in sorted(table.edges) for edges in table.edges[rank]]
     again = _again(statements, shapes)
     nodes = {name: NameNode() for name in shapes if name not in again}
@@ -129,12 +133,12 @@ def colours(
     known: Mapping[str, str],
     depth: int,
 ) -> list[dict[str, Hashable]]:
-    """Return the colour of each name: without neighbours, then with those up to 1, 2, … away.
+    """Return the colour of each name: without neighbours, then with neighbours farther and farther.
 
-    A colour is a key that describes a name. The list has `depth` + 1 entries. Two names have equal
-    colours where they and their neighbours, up to that distance, look alike. This is colour
-    refinement (Weisfeiler-Leman).
-    first: the colour of a name without its neighbours.
+    A colour is a key that describes a name. The list has `depth` + 1 dicts, name -> colour, for the
+    distances 0 to `depth`. Two names have equal colours where they and their neighbours, up to that
+    distance, look alike. This is colour refinement (Weisfeiler-Leman).
+    first: returns the colour of a name without its neighbours.
     known: matched names -> B's names, which are their colours at every depth.
     """
     rounds: list[dict[str, Hashable]] = [
@@ -158,6 +162,7 @@ def _around(node: NameNode, colour_of: Mapping[str, Hashable]) -> Hashable:
     """Return a key of the colours (descriptions) of a node's neighbours, whatever their order.
 
     The positions of operands do not count, since another program may order operands differently.
+    colour_of: the colour of each name.
     """
     near = {(neighbour.kinship, neighbour.name) for neighbour in node.neighbours}
     return tuple(sorted((kinship, hash(colour_of[name])) for kinship, name in near))

@@ -36,8 +36,8 @@ Made = Mapping[str, Sequence[str]]
 class Naming:
     """The names of two runs, matched one to one; names without a match are called free.
 
-    a, b: all names of the two runs. to_b: the matches, A's name -> B's.
-    renamed: the matches of names that are not equal.
+    a, b: all names of the two runs, each with the shape of every kind.
+    to_b: the matches, A's name -> B's. renamed: the matches of names that are not equal.
     """
 
     a: Shapes
@@ -67,9 +67,10 @@ class Naming:
             self.renamed.append(Renaming(a, b, how))
 
     def match_all(self, pairs: Iterable[tuple[str, str]], how: str) -> None:
-        """Match each pair of names (A's, B's) of which neither is in another of these pairs.
+        """Match the names of each pair (A's name, B's name) that shares no name with another pair.
 
-        how: how the matches were found, one of the words of `Renaming.how`.
+        All names must be without a match. how: how the matches were found, one of the words of
+        `Renaming.how`.
         """
         pairs = list(dict.fromkeys(pairs))
         of_a = Counter(a for a, _ in pairs)
@@ -131,7 +132,7 @@ def _made(name: str, made_a: Made, made_b: Made) -> bool:
 
 
 def _match_wrapped(naming: Naming) -> None:
-    """Match names that are equal without the segments that wrappers (DDP, FSDP, …) add."""
+    """Match names that are equal without the segments that wrappers add (see WRAPPERS)."""
     bare: dict[str, list[str]] = {}
     for name in naming.left_b:
         bare.setdefault(_bare(name), []).append(name)
@@ -140,7 +141,10 @@ def _match_wrapped(naming: Naming) -> None:
 
 
 def _match_prefixed(naming: Naming) -> None:
-    """Match names that have a prefix in one run alone, one prefix after the other."""
+    """Match names that have a prefix in one run alone, one prefix after the other.
+
+    At most PREFIXES prefixes are looked for.
+    """
     for _ in range(PREFIXES):
         longer = _prefix(naming, naming.left_a, naming.left_b)
         if not longer:
@@ -157,10 +161,11 @@ def _prefix(
 ) -> list[tuple[str, str]]:
     """Return the pairs (name in `long`, name in `short`) that differ by the most frequent prefix.
 
+    `long` are unmatched names of one run, with the prefix; `short` are those of the other run.
     [] where another prefix fits more than half of the names in `short` that this prefix pairs, or
     where the prefix has a single pair though `short` has more names. A prefix is not considered if
-    both runs have more equal names with it than it would pair: then it belongs to both runs, as
-    where a model and its average are recorded in both.
+    it stands before more names that are equal in both runs than it would pair: then it belongs to
+    both runs, as where a model and its average are recorded in both.
     turned: whether `long` holds B's names.
     """
     ends = {_bare(name): name for name in short}
@@ -193,6 +198,6 @@ def _in_both(naming: Naming, prefix: str) -> int:
 
 
 def _bare(name: str) -> str:
-    """Return a name without the segments that wrappers (DDP, FSDP, …) add."""
+    """Return a name without the segments that wrappers add (see WRAPPERS)."""
     kept = [part for part in name.split(".") if part not in WRAPPERS]
     return ".".join(kept) if kept else name

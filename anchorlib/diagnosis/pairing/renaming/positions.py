@@ -50,8 +50,8 @@ def _match(spreading: MatchPropagation) -> None:
 def _same_tensors(naming: Naming, a: NameGraph, b: NameGraph) -> None:
     """Match the unmatched second names of matched tensors, in order.
 
-    A tensor has a second name where, for example, a container's output is its last member's. Only
-    tensors with equally many unmatched second names in both runs are handled.
+    A tensor has a second name where, for example, a container's output is its last member's output.
+    Only tensors with equally many unmatched second names in both runs are handled.
     """
     taken = set(naming.to_b.values())
     own = _free(a, naming.to_b)
@@ -65,7 +65,10 @@ def _same_tensors(naming: Naming, a: NameGraph, b: NameGraph) -> None:
 
 
 def _free(graph: NameGraph, taken: Mapping[str, str] | set[str]) -> dict[str, list[str]]:
-    """Return the second names (aliases) that are not in `taken`: first name -> second names."""
+    """Return first name -> second names (aliases) of the tensor that are not in `taken`.
+
+    First names without such second names are left out.
+    """
     second_names: dict[str, list[str]] = {}
     for name, whole in graph.again.items():
         if name not in taken:

@@ -7,8 +7,8 @@ groups         the records of the finer run that make up one record of the other
 joined_values  the values of a group, joined into those of one record
 joint_table    the finer run with its passes or ranks merged, as a table like any other
 merging        one run merged until it is split as the other run is
-meetings       two runs that both split their work, each merged until they meet; or that deal the
-               samples of a step to its passes otherwise
+meetings       two runs merged until both are split alike: runs that both split their work, or of
+               which B deals the samples of a step to its passes otherwise than A
 """
 
 from anchorlib.diagnosis.pairing.splits.groups import parameters_of

@@ -34,7 +34,7 @@ class RowGroup(NamedTuple):
     partner: the other run's row of that record, -1 where it has none.
     rows: rows of the finer run's table.
     combined: how rows become one record; with "first", only the first row is taken.
-    axis: the axis along which parts are concatenated.
+    axis: the axis along which parts are concatenated; without meaning for other groups.
     gradient: whether the rows are gradients that carry the scale of their own part's loss.
     factor: the factor by which the sum or concatenation is multiplied.
     """
@@ -49,9 +49,10 @@ class RowGroup(NamedTuple):
 
 @dataclass(slots=True)
 class RowGroups:
-    """All groups of rows of the finer run (with more passes or ranks), ordered by their first rows.
+    """All groups of rows of the finer run (with more passes or ranks).
 
-    replicas: pairs of rows of ranks that should hold equal values and do not.
+    listed: the groups, in the order of their first rows.
+    replicas: pairs of rows of two ranks that should hold equal values and do not.
     parts: how many groups have shapes that add up to the other run's shape along one axis.
     others: how many groups of a pass lack parts or have shapes that do not fit; they are left out.
     """
@@ -85,7 +86,8 @@ def grouped(
     fine: the run with more passes or ranks. coarse: the other run. names: the finer run's names ->
     the other run's.
     offset: what to add to the finer run's steps to get the other run's.
-    factors: the numbers of which the best one multiplies the sum of a scalar's parts.
+    factors: by one of these the sum of a scalar's parts is multiplied: by that which brings the sum
+    nearest to the other run's number.
     """
     partners: dict[Key, int] = {}
     for row, key in enumerate(_keys(coarse)):
@@ -99,12 +101,12 @@ def grouped(
 def members(
     table: Table, split: Split, names: Mapping[str, str], offset: int
 ) -> dict[Key, list[int]]:
-    """Return the rows of a run by the coordinates of the merged record of which they are parts.
+    """Return the coordinates of each merged record -> the rows of a run that are its parts.
 
-    The rows of a record are in the order of ranks, and of execution within a rank. A key's last
-    entry is the mode's text.
-    names: this run's names -> the other's. offset: what to add to this run's steps to get the
-        other's.
+    The rows of a record are in the order of ranks, and of execution within a rank. The coordinates
+    are a key as `_keys` gives it, with the other run's rank, name, step and pass.
+    split: how this run's ranks and passes are merged. names: this run's names -> the other's.
+    offset: what to add to this run's steps to get the other's.
     """
     rows_of_record: dict[Key, list[int]] = {}
     for row, key in enumerate(_keys(table)):
@@ -118,7 +120,11 @@ def members(
 
 
 def _keys(table: Table) -> Iterator[Any]:
-    """Yield each row's key: rank, name and kind first, then coordinates, the mode's text last."""
+    """Yield the key of each row, in the table's order.
+
+    It is (rank, name, kind, phase, step, pass, call, number among repeated observations, the mode's
+    `mode_class`, the mode's text).
+    """
     columns = (table.step, table.pass_index, table.call, repeats(table))
     lists = zip(*(column.tolist() for column in columns), strict=True)
     whose = zip(table.tensor.tolist(), table.phase.tolist(), strict=True)
@@ -140,8 +146,8 @@ def _keys(table: Table) -> Iterator[Any]:
 def parameters_of(table: Table) -> set[str]:
     """Return the names of a run's parameters, known by kinds of records and by stored edges.
 
-    A leaf of autograd is no parameter if it has edges of its own, which state what made it, as a
-    model's input that requires a gradient.
+    Leaves of autograd count as parameters. But a leaf that has edges of its own, which state what
+    made it, is no parameter: it is, for instance, a model's input that requires a gradient.
     """
     names = {
         tensor.name
@@ -155,7 +161,10 @@ def parameters_of(table: Table) -> set[str]:
 
 
 def _partial(table: Table) -> set[tuple[str, str]]:
-    """Return the (name, kind) of DTensors whose ranks hold summands, by their last placements."""
+    """Return the (name, kind) of DTensors of which each rank holds a summand.
+
+    The last recorded placements of a DTensor decide.
+    """
     partial = set()
     for number, tensor in enumerate(table.tensors):
         name, mark, _ = tensor.name.rpartition(PLACEMENTS)
@@ -202,8 +211,8 @@ class _Grouping:
         """Return the group of a tensor that a step has once, as a parameter: shards or replicas.
 
         Shards are concatenated. Of replicas, the first is taken. But if replicas of several ranks
-        differ, the first that differs from the first replica is taken, which shows the difference,
-        and the two rows are added to `groups.replicas`.
+        differ, the first that differs from the first replica is taken, since it shows the
+        difference, and the rows of these two are added to `groups.replicas`.
         """
         if (axis := self._axis(group)) is not None:
             return self._kept(group._replace(combined="concatenated", axis=axis))
@@ -243,7 +252,7 @@ class _Grouping:
         return self._kept(group._replace(combined="summed", gradient=True))
 
     def _complete(self, group: RowGroup) -> bool:
-        """Return whether each part has a record, of the shape of the other run's record."""
+        """Return whether each part has a record with the shape of the other run's record."""
         fine, rows = self.fine, list(group.rows)
         phase = fine.phases[fine.phase[rows[0]]]
         passes = self.split.passes if phase in self.split.phases else 1
@@ -254,8 +263,8 @@ class _Grouping:
     def _is_replica(self, group: RowGroup) -> bool:
         """Return whether all parts have equal bits and are copies of the whole, not summands of it.
 
-        They are copies where the norm of one part is as near to the norm of the other run's record,
-        or nearer, as the norm of their sum.
+        They are copies where the norm of one part is at least as near to the norm of the other
+        run's record as the norm of the parts' sum is.
         """
         fine, rows = self.fine, list(group.rows)
         if not (fine.digest[rows] == fine.digest[rows[0]]).all():
@@ -264,10 +273,10 @@ class _Grouping:
         return bool(abs(own - goal) <= abs(len(rows) * own - goal))
 
     def _number(self, group: RowGroup) -> RowGroup:
-        """Return the group of a scalar: the sum of parts, times the factor that fits best.
+        """Return the group of a scalar: the sum of parts, times one of `factors`.
 
-        The factor is that which brings the sum nearest to the other run's number. Parts that all
-        have the other run's bits are replicas: the first one is taken.
+        The factor is the one that brings the sum nearest to the other run's number. Parts that all
+        have the bits of the other run's number are replicas: the first one is taken.
         """
         rows = list(group.rows)
         if (self.fine.digest[rows] == self.coarse.digest[group.partner]).all():
@@ -280,7 +289,7 @@ class _Grouping:
     def _kept(self, group: RowGroup) -> RowGroup:
         """Return the group, marked as left out where its rows cannot be put together.
 
-        They can where all have stored values, of one dtype and one loss scale.
+        They can be put together where all have stored values, of one dtype and one loss scale.
         """
         rows = list(group.rows)
         kept = self.fine.kept[rows].astype(bool).all()
@@ -296,7 +305,7 @@ class _Grouping:
     def _axis(self, group: RowGroup) -> int | None:
         """Return the axis along which the parts add up to the other run's shape; None if none does.
 
-        Groups that have such an axis are counted in `parts`.
+        A group that has such an axis is counted in `groups.parts`.
         """
         target = self._target(group)
         shapes = [self.fine.shapes[code] for code in self.fine.shape[list(group.rows)].tolist()]

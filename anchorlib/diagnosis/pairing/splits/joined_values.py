@@ -48,11 +48,11 @@ def joined(table: Table, group: RowGroup, layout: str = "block", held: Held = NO
     """Return the raw storage of the record that a group's rows make up, as a flat array.
 
     Floats are added in float64 and complex numbers in complex128, and rounded once to the record's
-    dtype. Integers are added in their own dtype; their sum times the factor is computed exactly,
-    and rounded to the nearest integer.
+    dtype. Integers are added in their own dtype; their sum times the group's factor is computed
+    exactly, and rounded to the nearest integer.
     layout: how a batch was dealt out, "block" or "strided".
-    held: the values of rows that were read already.
-    Raises StoreError where a part cannot be read or does not have its digest.
+    held: the values of rows that were read already, row -> flat array.
+    Raises StoreError where a part cannot be read or does not have its recorded digest.
     """
     name = table.dtypes[table.dtype[group.rows[0]]]
     parts = [_whole(table, row, held) for row in group.rows]
@@ -65,9 +65,9 @@ def joined(table: Table, group: RowGroup, layout: str = "block", held: Held = NO
 
 
 def together(table: Table, groups: Iterable[RowGroup]) -> Iterator[tuple[RowGroup, Held]]:
-    """Yield each group with values that were read for several groups at once (row -> values).
+    """Yield each group with values (row -> values) that were read for several groups at once.
 
-    A row that is missing in this mapping has to be read alone. The groups come in the order of
+    A row that is missing in these values has to be read alone. The groups come in the order of
     their tensors, not in the order given.
     """
     numel = table.figures["numel"]
@@ -103,10 +103,11 @@ def _held(table: Table, groups: Iterable[RowGroup]) -> Held:
 
 
 def norm_of_parts(table: Table, group: RowGroup) -> float:
-    """Return the root sum square of the norms of a sum's terms, times the group's factor.
+    """Return the norm of all terms of a sum together, times the group's factor.
 
-    Terms may cancel, so that the sum is smaller than this; its rounding is relative to this norm.
-    0 for a group whose rows are not added up.
+    That is the root of the sum of their squared norms. Terms may cancel, so that the sum has a
+    smaller norm; its rounding is relative to the norm of the terms. 0 for a group whose rows are
+    not added up.
     """
     if group.combined != "summed":
         return 0.0
@@ -117,7 +118,8 @@ def norm_of_parts(table: Table, group: RowGroup) -> float:
 def _whole(table: Table, row: int, held: Held) -> Array:
     """Return the values of one row in their shape.
 
-    Raises StoreError where they do not have the digest that was recorded.
+    held: values that were read already; other rows are read here. Raises StoreError where values
+    cannot be read, or do not have the digest that was recorded.
     """
     shape = table.shapes[table.shape[row]]
     raw = held[row] if row in held else whole(table, row)
@@ -129,7 +131,8 @@ def _whole(table: Table, row: int, held: Held) -> Array:
 def _together(parts: Sequence[Array], axis: int, layout: str) -> Array:
     """Return the parts concatenated along an axis.
 
-    They are interleaved where the layout is "strided" and all shapes are equal.
+    If the layout is "strided" and all shapes are equal, they are interleaved along the axis: the
+    first sample of each part, then the second of each, up to the last.
     """
     if layout == "strided" and len({part.shape for part in parts}) == 1:
         stacked = np.stack(parts, axis=axis + 1)
@@ -139,7 +142,10 @@ def _together(parts: Sequence[Array], axis: int, layout: str) -> Array:
 
 
 def _wide(raw: Array, name: str) -> Array:
-    """Return the decoded values; floats and complex numbers in double precision."""
+    """Return the decoded values; floats and complex numbers in double precision.
+
+    raw: as they are stored. name: the dtype's name.
+    """
     values = dtypes.decode(np.ascontiguousarray(raw), name)
     whole = dtypes.dtype(name).family
     wide = {"complex": np.complex128, "float": np.float64}.get(whole)
@@ -147,7 +153,7 @@ def _wide(raw: Array, name: str) -> Array:
 
 
 def _times(values: Array, factor: float) -> Array:
-    """Return the values times a factor; integers are multiplied exactly, as Python's integers."""
+    """Return the values times a factor; integers exactly, then rounded to the nearest integer."""
     if factor == 1.0 or values.dtype.kind not in "iu":
         return values * factor if factor != 1.0 else values
     ratio = Fraction(factor).limit_denominator(MOST_PARTS)

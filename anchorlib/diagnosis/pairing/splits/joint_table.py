@@ -40,7 +40,7 @@ class JointTable:
     """Makes the merged table of the finer run, the run with more passes or ranks.
 
     layout: how the batch was dealt out to the parts, "block" or "strided".
-    damaged: the first row of each group that is left out, as values of a part are damaged.
+    damaged: the first row of each group that `made` left out, as values of a part are damaged.
     """
 
     def __init__(
@@ -120,7 +120,11 @@ class JointTable:
         self.groups = [self.groups[number] for number in np.flatnonzero(whole).tolist()]
 
     def _tensors(self) -> tuple[Array, list[Tensor]]:
-        """Return the tensor code of each row, and the tensors: those of merged ranks are one."""
+        """Return the tensor code of each row of the merged table, and its tensors.
+
+        A code is an index into these tensors. A tensor of several ranks that are merged is one
+        tensor.
+        """
         known: dict[Tensor, int] = {}
         codes = []
         for row in self.first.tolist():
@@ -170,7 +174,10 @@ class JointTable:
 
 
 def _first_of(by_rank: Mapping[int, Any], split: Split) -> dict[int, Any]:
-    """Return for each merged rank the entry of the lowest of its ranks that has an entry."""
+    """Return merged rank -> the entry of the lowest of the ranks merged into it that has an entry.
+
+    by_rank: rank of the finer run -> entry.
+    """
     firsts: dict[int, Any] = {}
     for rank in sorted(by_rank):
         firsts.setdefault(split.ranks.get(rank, rank), by_rank[rank])
@@ -178,7 +185,7 @@ def _first_of(by_rank: Mapping[int, Any], split: Split) -> dict[int, Any]:
 
 
 def _edges(fine: Table, split: Split) -> dict[int, list[Edges]]:
-    """Return the edges of each merged rank: those of its lowest rank, in the first merged pass."""
+    """Return merged rank -> its edges: those of the lowest rank and of the first pass in it."""
     lowest = _first_of(fine.edges, split)
     return {
         rank: [_renumbered(statement, split) for statement in edges if _is_first(statement, split)]
@@ -191,7 +198,7 @@ def _is_first(edges: Edges, split: Split) -> bool:
 
 
 def _renumbered(edges: Edges, split: Split) -> Edges:
-    """Return the edges of a finer run's pass with pass numbers as in the merged table."""
+    """Return edges of the finer run, with their pass numbers as the merged table counts passes."""
     phase = edges.phase
     parents = tuple(
         parent

@@ -64,10 +64,12 @@ def redealt(
 ) -> Meeting | None:
     """Return both runs with the passes of each step merged into one, if B deals samples otherwise.
 
-    Both runs split a step into as many passes, and the step has the same samples in both, but some
-    pass has others: as where a batch is turned round before it is cut into micro-batches. None
-    otherwise. Only the passes of phases that have as many as the phase where this shows are merged.
+    B deals them otherwise where both runs split a step into as many passes, and the step has the
+    same samples in both runs, but some pass has other samples in B than in A: as where a batch is
+    turned round before it is cut into micro-batches. Else None is returned. Only the passes of the
+    phase where this shows, and of phases with as many passes, are merged.
     pairs: for each pair of records: the row in A, the row in B, and whether the two are equal.
+    to_b: A's names -> B's, where they differ. offset: what to add to A's steps to get B's.
     """
     phase = _phase_dealt_otherwise(a, b, *pairs)
     both = None if phase is None else all_passes(a, b, phase)
@@ -81,7 +83,10 @@ def redealt(
 def _brought_together(
     tables: tuple[Table, Table], both: tuple[Split, Split], to_b: Mapping[str, str], offset: int
 ) -> Meeting | None:
-    """Return A and B, each merged by its split; None unless merged records show equal samples."""
+    """Return A and B, each merged by its split; None unless merged records show equal samples.
+
+    both: the split of A and the split of B.
+    """
     a, b = tables
     split_a, split_b = both
     wholes = _wholes(tables, both, to_b, offset)
@@ -100,11 +105,12 @@ def _brought_together(
 def _phase_dealt_otherwise(
     a: Table, b: Table, rows_a: Array, rows_b: Array, equal: Array
 ) -> str | None:
-    """Return the phase of a value whose samples are in other passes in B; None without one.
+    """Return the phase of a value whose samples are in other passes in B; None without any.
 
-    The first LOOKED_AT values that differ are read, of the first step that differs. A value's
-    passes hold the same samples (slices along the first axis) in both runs, and at least one pass
-    holds others.
+    The first LOOKED_AT values that differ are read, of the first step that differs. The passes of
+    such a value hold the same samples (slices along the first axis) in both runs, taken together;
+    but at least one pass holds other samples in B than in A.
+    rows_a, rows_b, equal: for each pair its rows, and whether these are equal.
     """
     parameters = parameters_of(a)
     values = a.where(lambda one: one.kind == "value" and one.name not in parameters)[rows_a]
@@ -137,7 +143,10 @@ def _phase_dealt_otherwise(
 def _wholes(
     tables: tuple[Table, Table], splits: tuple[Split, Split], to_b: Mapping[str, str], offset: int
 ) -> list[_Whole]:
-    """Return the merged records of which both runs have parts, in A's order of execution."""
+    """Return the merged records of which both runs have parts whose shapes fit.
+
+    to_b: A's names -> B's, where they differ. offset: what to add to A's steps to get B's.
+    """
     a, b = tables
     parameters = parameters_of(a)
     others: dict[Key, list[int]] = {
@@ -162,7 +171,8 @@ def _whole(
     """Return the merged record of which these rows are parts; None where shapes do not fit.
 
     rows: the rows of its parts in A, and in B.
-    alike: whether parts of equal shapes make up a record of that shape, as a parameter's parts do.
+    alike: whether parts that all have one shape make up a record of that shape, as the parts of a
+    parameter do; else they may also be concatenated.
     """
     shapes = [
         [table.shapes[code] for code in table.shape[own].tolist()]
@@ -198,7 +208,7 @@ def _same_parts(a: Table, rows: tuple[list[int], list[int]], shape: Shape) -> bo
 
 
 def _outline(a: Table, split: Split, wholes: Iterable[_Whole]) -> Table:
-    """Return a table of the merged records of A: their shapes and coordinates, without values."""
+    """Return a table of the merged records of A: shapes, coordinates and sums, without values."""
     records = list(wholes)
     first = np.array([record.rows[0][0] for record in records], np.int64)
     shapes = {shape: number for number, shape in enumerate(dict.fromkeys(w.shape for w in records))}
@@ -227,7 +237,8 @@ def _outline(a: Table, split: Split, wholes: Iterable[_Whole]) -> Table:
 def _same_samples(a: Table, b: Table, wholes: Iterable[_Whole]) -> bool:
     """Return whether one of the first concatenated values has equal samples in both runs.
 
-    Samples are slices along the axis of concatenation, compared by digests, in any order.
+    Samples are slices along the axis of concatenation, compared by digests, in any order. At most
+    LOOKED_AT values are read.
     """
     some = [
         record for record in wholes if record.axis is not None and _is_distinctive(a, b, record)

@@ -1,9 +1,9 @@
 """Passes or ranks of one run merged, where the other run does their work at once.
 
 The loss of a part may be the mean over the part, or the part's share of the whole batch's mean. So
-gradients of the parts are scaled by the factor that brings them nearest to the other run's.
-Gradients that the training had accumulated over passes or reduced over ranks are not scaled: they
-show whether the training itself applied the factor.
+gradients of the parts are scaled by the factor that brings them nearest to the other run's
+gradients. Gradients that the training had accumulated over passes or reduced over ranks are not
+scaled: they show whether the training itself applied the factor.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Merged:
     """Which passes and ranks of a run were merged for the comparison.
 
     side: the run, "a" or "b". passes, ranks: how many were merged into one.
-    all: whether these are all passes and ranks of the run, which has one of each after merging.
+    all: whether all passes and ranks of the run were merged, so that it has one of each afterwards.
     lines: notes on the merging.
     damaged: a line for each record that was left out since the values of a part are damaged.
-    redealt: whether passes were merged in both runs, as B deals the samples of a step to them
-        otherwise.
+    redealt: whether passes were merged in both runs, as B deals the samples of a step to its passes
+        otherwise than A.
     """
 
     side: str
@@ -56,7 +56,7 @@ class Merged:
 
     @property
     def clause(self) -> str:
-        """The merging as a clause for people, as "B's 2 ranks are compared as one"."""
+        """The merging as a clause for people, such as "B's 2 ranks are compared as one"."""
         if self.redealt:
             return "B deals a step's samples to its passes otherwise: they are compared as one"
         counts = ((self.ranks, "ranks"), (self.passes, "passes"))
@@ -75,13 +75,14 @@ def merged(
     offset: int,
     factors: Sequence[float] = (),
 ) -> tuple[Table, Merged] | None:
-    """Merge the finer run to the other run's split; return its table, and what was merged.
+    """Return the finer run's table, merged to the other run's split, and what was merged.
 
     None where shapes do not fit the split.
     fine: the run that does its work in more passes or ranks. coarse: the other run.
     names: the finer run's names -> the other's. offset: what to add to the finer run's steps to get
         the other's.
-    factors: by which gradients and losses of the parts may be multiplied; by default the split's.
+    factors: the numbers of which the best one multiplies the gradients, or a loss, of the parts; ()
+        for those of the split.
     """
     groups = grouped(fine, coarse, split, names, offset, factors or split.factors)
     if not groups.split:

@@ -19,7 +19,8 @@ STEPWISE = ("updated", "delta")  # kinds that a step has once, whatever its pass
 class Split:
     """How passes, ranks, or both, of the finer run (which has more) make up those of the other run.
 
-    side: the finer run, "a" or "b". ranks: the finer run's ranks -> the other's.
+    side: the finer run, "a" or "b". ranks: each rank of the finer run -> the other run's rank to
+    which it belongs.
     phases: the phases whose passes are split.
     passes: how many of the finer run's passes make up one pass of the other run in these phases.
     """
@@ -44,7 +45,10 @@ class Split:
 
     @property
     def factors(self) -> list[float]:
-        """Factors by which a sum over parts becomes a mean over ranks, passes, both or neither."""
+        """The numbers by which a sum over parts may have to be multiplied, ascending.
+
+        They turn the sum into a mean over ranks, over passes, over both, or leave it a sum (1.0).
+        """
         ranks, passes = 1 / self.together, 1 / self.passes
         return sorted({1.0, ranks, passes, ranks * passes})
 
@@ -79,10 +83,10 @@ def splits(a: Table, b: Table) -> list[Split]:
 
 
 def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
-    """Return pairs of splits that bring two runs to common ranks and passes; [] for none.
+    """Return pairs of splits (A's, B's) that bring two runs to common ranks and passes, or [].
 
-    The pairs are for two runs each of which does part of its work in more parts than the other.
-    The first pairs keep as many ranks and passes as the greatest common divisors of both runs'
+    The pairs are for two runs each of which does part of its work in more parts than the other. The
+    first pairs leave as many ranks and passes as the greatest common divisors of both runs'
     numbers; later pairs merge all ranks, or all passes, into one.
     """
     passes = [_passes(table) for table in (a, b)]
@@ -107,10 +111,10 @@ def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
 
 
 def all_passes(a: Table, b: Table, phase: str) -> tuple[Split, Split] | None:
-    """Return the splits that make one pass of all passes that a step has in a phase, in both runs.
+    """Return the splits of A and of B that make one pass of all passes that a step has in a phase.
 
-    They do so, too, for other phases with as many passes. None unless both runs have the same
-    ranks, and equally many passes in each phase: more than one in this phase.
+    They also merge the passes of other phases that have as many. None unless both runs have the
+    same ranks, and equally many passes in each phase: more than one in `phase`.
     """
     passes = [_passes(table) for table in (a, b)]
     ranks = [sorted({tensor.rank for tensor in table.tensors}) for table in (a, b)]
@@ -125,7 +129,8 @@ def all_passes(a: Table, b: Table, phase: str) -> tuple[Split, Split] | None:
 def _joined(ranks: list[int], names: list[int]) -> dict[int, int]:
     """Return, for each of `ranks`, the rank into which it is merged.
 
-    names: the ranks that are left, in order. Each of them gets equally many neighbouring ranks.
+    names: the ranks that are left, in order. Equally many neighbouring ranks are merged into each
+    of these.
     """
     together = len(ranks) // len(names)
     return {rank: names[n // together] for n, rank in enumerate(ranks)}
@@ -139,7 +144,8 @@ def _brought(
     Of phases in which different numbers of passes would become one, only those with the largest
     number are returned.
     own, others: how many passes a step has in each phase, in this run and in the other.
-    shares: whether a phase keeps the greatest common divisor of both runs' passes, else one pass.
+    shares: True: a phase keeps as many passes as the greatest common divisor of both runs' numbers;
+    False: it keeps one pass.
     """
     times = {
         phase: count // gcd(count, others[phase]) if shares else count

@@ -10,7 +10,10 @@ __all__ = ["RecordPlace", "place_at"]
 
 
 class RecordPlace(NamedTuple):
-    """Identifies a record by its name, kind and coordinates, with the step of its own run."""
+    """Identifies a record by its name, kind and coordinates.
+
+    The step is counted as the record's own run counts steps.
+    """
 
     step: int
     pass_index: int

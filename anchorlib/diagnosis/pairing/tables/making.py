@@ -32,11 +32,12 @@ def table_of(
     chosen: set[tuple[str, str]] | None = None,
     standing: Representatives = NO_REPRESENTATIVES,
 ) -> Table:
-    """Read the records that the selectors name, of one rank or of all, into a table.
+    """Return a table of the records that the selectors name, of one rank or of all.
 
     A run that is still written gives the records that were committed at the time of the call.
     Values of traced operations are left out, unless a selector names nothing else: two runs may run
     different operations, or one run alone may have kept values, and neither is a difference.
+    rank: the rank that is read; None for all.
     chosen: the (name, kind) pairs themselves, instead of selectors.
     standing: ranks that are not read -> for each the equal rank whose rows it gets.
     Raises UnknownTensorError for a selector that names nothing, OptionError for a rank that
@@ -63,9 +64,10 @@ def table_of(
 
 
 def with_own_digests(table: Table, run: Run) -> Table:
-    """Return the table with the true digests of ranks that were not read; they are read now.
+    """Return the table with the true digests of ranks that were not read.
 
-    Until then such a rank has the digests of the equal rank that was read in its place.
+    Until then such a rank has the digests of the equal rank that was read in its place. The rank's
+    own digests are read now, not its values.
     """
     if not table.standing:
         return table
@@ -100,9 +102,9 @@ def _chosen(
 
 
 def _is_wanted(pair: tuple[str, str], chosen: set[tuple[str, str]] | None) -> bool:
-    """Return whether a (name, kind) pair is chosen.
+    """Return whether `chosen` holds a (name, kind) pair.
 
-    None chooses all but traced operations' values.
+    None for `chosen` stands for all pairs but those of traced operations' values.
     """
     return not is_operand_kind(pair[1]) if chosen is None else pair in chosen
 
@@ -112,7 +114,8 @@ class _Making:
     """Collects the columns of a table rank by rank, until `table` joins them.
 
     tensors, phases, dtypes, shapes: what the codes (indices) in the columns stand for.
-    parts: the columns of each rank. readers: each rank's reader, with the rows taken from it.
+    parts: the columns of each rank. readers: the reader of each rank that is read, with the rows
+    taken from it.
     places: rank -> the index of its columns in `parts`, and of its tensors.
     stood: rank that is not read -> the reader of the equal rank that is read in its place.
     """
@@ -184,10 +187,10 @@ class _Making:
         state: State,
         standing: Representatives,
     ) -> Table:
-        """Return the table of all ranks that were added.
+        """Return the table of all ranks that were added; afterwards no more can be added.
 
-        gaps: how many observations are missing, by (name, kind). gaps_from: the first step of any
-            gap.
+        run: the run's name. gaps: how many observations are missing, by (name, kind).
+        gaps_from: the first step of any gap.
         """
         names = ("tensor", "phase", *SIGNED, "scale", "dtype", "shape", "digest", "kept")
         figures = (*COUNTS, "numel", *SUMS)

@@ -2,8 +2,9 @@
 
 Of two archived runs it is known beforehand which ranks are equal in both, bit for bit, and which of
 these ranks have equal tables except for values (`anchorlib.diagnosis.digest_comparison`). The
-lowest rank of such a group is read, and its columns are used for the other ranks, too. The other
-ranks' own values and digests are then not known, and nothing must be concluded from them.
+lowest of the ranks with equal tables is read, and its columns are used for the others, too. The
+values and digests of these others are then not known, and nothing must be concluded from the
+digests that stand in their place.
 """
 
 from __future__ import annotations

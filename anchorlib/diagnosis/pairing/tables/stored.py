@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 class StoredValues:
     """The stored values of a table's records, with open files.
 
-    readers: the readers of the ranks.
+    readers: a reader for each rank that is read.
     owner: for each record, the index in `readers` of the reader of its rank.
     rows: for each record, its row in that reader.
     """
@@ -32,12 +32,17 @@ class StoredValues:
     def read(self, row: int, nbytes: int) -> Iterator[Array]:
         """Yield the raw storage of one record in blocks of at most `nbytes` bytes.
 
-        A table of a run as it is stored has this method as its `Table.read`.
+        row: the record's row in the table. The table of a run as it is stored has this method as
+        its `Table.read`.
         """
         return self.readers[int(self.owner[row])].raw_blocks(int(self.rows[row]), nbytes)
 
     def stack(self, records: Array, size: int, storage: np.dtype[Any]) -> Array:
-        """Return the raw storage of records of one size and dtype, as (len(records), size)."""
+        """Return the raw storage of some records of one size and dtype, as (len(records), size).
+
+        records: rows of the table. size: the elements of each record. storage: the dtype of the
+        stored bits.
+        """
         stacked = np.empty((len(records), size), storage)
         for number in np.unique(self.owner[records]):
             places = np.flatnonzero(self.owner[records] == number)
@@ -69,7 +74,7 @@ class SendableValues:
     rows: bytes
 
     def opened(self) -> StoredValues:
-        """Open the values in this process. Raises what `RankHandle.reader` raises."""
+        """Return the values with files opened here; raises what `RankHandle.reader` raises."""
         readers = [pin.reader() for pin in self.pins]
         return StoredValues(readers, unpacked_rows(self.owner), unpacked_rows(self.rows))
 
@@ -77,7 +82,7 @@ class SendableValues:
 def stored_values(table: Table) -> StoredValues | None:
     """Return where the values of a table are stored; None if the comparison computes some of them.
 
-    It computes the values of merged and reordered records.
+    A comparison computes the values of merged and reordered records.
     """
     made = getattr(table.read, "__self__", None)
     return made if isinstance(made, StoredValues) else None

@@ -20,7 +20,7 @@ class Tensor(NamedTuple):
     """One series of one rank: a tensor's name and kind, recorded in one mode.
 
     name: the tensor's name, as it was recorded.
-    mode: the mode's text, as "all" or "sum:window=10".
+    mode: the mode's text, such as "all" or "sum:window=10".
     """
 
     name: str
@@ -43,13 +43,13 @@ class Table:
     digest: (n, 2) uint64, the high and the low half of xxh3-128 over the raw bytes.
     kept: whether the record's values are stored.
     figures: zero nan inf subnormal numel (int64) and min max sum l2 (float64), by name.
-    edges: the edges of each rank, which state how its values were computed.
-    header: for each rank the header of its last attempt, as the descriptions of its modules.
+    edges: rank -> its edges, which state from what each tensor was computed, and how.
+    header: rank -> the header of its last attempt: settings, and descriptions of modules, by name.
     gaps: how many observations were not recorded, or were recorded without their values, by
         (name, kind).
     read: yields the raw storage of one record with stored values, in C order. Takes the row, and
         the most bytes that a block may have.
-    stack: gives the raw storage of several small records with stored values, of one dtype and
+    stack: returns the raw storage of several small records with stored values, of one dtype and
         size: (len(rows), elements). None where records can only be read one by one.
     gaps_from: the first step of any gap; None without gaps, or where that step is not known.
     flags: the flags (`anchorlib.record.Flag`) of each record; None where none are known.
@@ -94,7 +94,7 @@ class Table:
         return len(self.tensor)
 
     def of_kind(self, *kinds: str) -> Array:
-        """Return a boolean mask: whether each record is of one of these kinds, as "grad"."""
+        """Return a boolean mask: whether each record is of one of these kinds, such as "grad"."""
         return self.where(lambda tensor: tensor.kind in kinds)
 
     def of_tensor(self, name: str, kind: str, rank: int | None = None) -> Array:
