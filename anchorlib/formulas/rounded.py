@@ -69,7 +69,7 @@ class Rounded:
         self.precision = precision
 
     def of(self, values: Any) -> Rounded:
-        """Make an array of `values`, rounded to the precision of this array."""
+        """Return a new array of `values`, rounded to the precision of this array."""
         return Rounded(values, self.precision)
 
     def map(self, function: Callable[[Array], Array]) -> Rounded:
@@ -79,8 +79,8 @@ class Rounded:
     def sum(self, *, order: str = "pairwise") -> Rounded:
         """Return the sum over the last axis, kept as an axis of size 1.
 
-        order: "pairwise" adds as numpy does; "sequential" adds one term after another and rounds
-            each partial sum.
+        order: "pairwise" adds as numpy does, and rounds the whole sum; "sequential" adds one term
+            after another and rounds each partial sum.
         """
         if order == "pairwise":
             return self.map(lambda one: one.sum(-1, keepdims=True))
@@ -140,21 +140,27 @@ def fma(a: Rounded, b: Rounded, c: Rounded | float) -> Rounded:
 
 
 def _two_sum(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return a float64 sum, and the error of its rounding, exactly (Knuth)."""
+    """Return x + y rounded to float64, and the exact rest that this sum lacks (Knuth)."""
     total = x + y
     back = total - x
     return total, (x - (total - back)) + (y - back)
 
 
 def _two_product(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return a float64 product and its rounding's error, exact where nothing overflows (Dekker)."""
+    """Return x·y rounded to float64, and the rest that this product lacks (Dekker).
+
+    The rest is exact where nothing overflows or underflows.
+    """
     product = x * y
     (x1, x2), (y1, y2) = _halves(x), _halves(y)
     return product, x2 * y2 - (((product - x1 * y1) - x2 * y1) - x1 * y2)
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
-    """Return the upper 26 bits of a float64 mantissa, and the rest, as two numbers (Veltkamp)."""
+    """Return two float64 numbers whose sum is `x`, each of at most 26 bits (Veltkamp).
+
+    The first has the upper bits of the mantissa.
+    """
     large = x * 134217729.0
     upper = large - (large - x)
     return upper, x - upper
