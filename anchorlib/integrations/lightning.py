@@ -114,7 +114,7 @@ class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not 
     # -- steps, passes and phases
 
     def on_train_batch_start(self, *_arguments: Any) -> None:
-        """Begin a pass: each batch is one."""
+        """Begin a pass of the session; each batch of the training is one pass."""
         self._batch()
 
     def on_train_batch_end(self, trainer: Any, *_arguments: Any) -> None:
@@ -143,11 +143,17 @@ class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not 
     # -- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the present step, as a dict that goes into the checkpoint."""
+        """Return {"step": the present step}, which goes into the checkpoint.
+
+        Outside a fit, the step is the one that the last fit reached.
+        """
         return {"step": self._step if self.session is None else self.session.current_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the step over from a checkpoint, as the step that this fit goes on from."""
+        """Set the step from which the next fit counts.
+
+        state_dict: the dict that `state_dict` returned when the checkpoint was written.
+        """
         self._step = state_dict["step"]
 
 

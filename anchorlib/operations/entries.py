@@ -29,9 +29,10 @@ _MOST: Final = (1 << 63) - 1
 def entry_key(entry: Entry) -> Key:
     """Return the identity of an entry of the log of operations.
 
-    Of several entries with one identity, readers take the first. The identity of a gap (something
-    that was not traced) includes its count: a later gap of the same reason states a new total.
-    Raises ValueError, KeyError or TypeError for a mapping that is no entry.
+    Of several entries with one identity, readers take the first. A structure is identified by its
+    hash; a row by attempt, step and first operation; a gap by attempt, reason and count, since a
+    later gap of the same reason states a new total. Raises ValueError, KeyError or TypeError for a
+    mapping that is no entry.
     """
     if "structure" in entry:
         return ("structure", _hash(entry["structure"]))
@@ -61,7 +62,8 @@ def check_entry(entry: Any) -> Entry:
 def gap_entry(reason: str, count: int, first_step: int, last_step: int) -> Entry:
     """Return the log entry that says how often something could not be traced, for one reason.
 
-    count: the total so far. first_step, last_step: the steps in which it happened first and last.
+    count: how often it happened so far.
+    first_step, last_step: the steps in which it happened first and last.
     """
     gap = {"reason": reason, "count": count, "first_step": first_step, "last_step": last_step}
     return {"gap": gap}
