@@ -194,9 +194,12 @@ class Options(OptionGroup):
 def _renamed(call: str, given: dict[str, Any], old: str, value: Any) -> Any:
     """Return the value of a method's argument, which may be passed by its old or its new name.
 
-    call: the method's name, for messages. given: the keyword arguments that the method does not
-    declare. old: the argument's name until PopTorch 2.3; if `given` has it, its value is returned.
-    value: what was passed by the new name. Raises TypeError if `given` has an unknown argument.
+    Raises TypeError if `given` has an argument that PopTorch does not know either.
+
+    call: the method's name, for messages.
+    given: the keyword arguments that the method does not declare.
+    old: the argument's name until PopTorch 2.3. If `given` has it, the value there is returned.
+    value: what was passed by the new name, which is returned otherwise.
     """
     olds = {"anchor_mode", "anchor_return_period"}
     unknown = set(given) - olds

@@ -245,7 +245,10 @@ class Series:
     def histogram(self, *, steps: Sequence[int] | range | None = None) -> Log2Histogram:
         """Return one log2 histogram of all elements of all records, or of the records of `steps`.
 
-        Values are read only for records without a stored histogram. Raises DamagedError.
+        Values are read only for records without a stored histogram. Raises DamagedError where a
+        histogram or values are not as they were written.
+
+        steps: a range or a sequence of step numbers; None for all.
         """
         return pooled(self._reader, self.where(steps=steps)._rows)  # noqa: SLF001 - a Series too
 
@@ -334,7 +337,9 @@ class Series:
 def series_at(reader: RankReader, number: int, rows: Array) -> Series:
     """Return the given rows of a series as a Series.
 
-    number: the number of the series in its rank's catalogue. rows: row numbers in the rank's table.
+    reader: reads the rank that recorded the series.
+    number: the number of the series in the rank's catalogue.
+    rows: row numbers in the rank's table of records.
     """
     return Series(reader, reader.catalogue.series[number], rows)
 
