@@ -243,10 +243,10 @@ class Edges:
     inputs: for each op, the sources of its inputs: k > 0 is `ops[k]`, -k is `parents[k - 1]`, and 0
         is a value that autograd does not follow.
 
-    missing: reasons why parents may be missing; empty if none are.
+    missing: reasons why parents may be missing from `parents`; () if none are.
 
-    arguments: for each op its scalar arguments, as "alpha=1, beta=0.5"; empty where no op has any,
-        and in runs of versions that did not record arguments.
+    arguments: for each op its scalar arguments, such as "alpha=1, beta=0.5"; () where no op has
+        any, and in runs of versions that did not record arguments.
 
     grad: whether the gradient of `name` is recorded in every backward that reaches it.
     """

@@ -57,8 +57,11 @@ PRECISIONS: Final[dict[str, tuple[Any, Callable[[Array], Array]]]] = {
 class Rounded:
     """An array of one precision, whose every operation is rounded to that precision.
 
-    values: an array of any shape. precision: a key of `PRECISIONS`. A Python number in an operation
-    is a constant of the numpy type in which the precision is computed.
+    A Python number in an operation is a constant of the numpy type in which the precision is
+    computed.
+
+    values: an array of any shape.
+    precision: a key of `PRECISIONS`.
     """
 
     __slots__ = ("precision", "values")
@@ -119,12 +122,12 @@ class Rounded:
 
 
 def fma(a: Rounded, b: Rounded, c: Rounded | float) -> Rounded:
-    """Return a·b + c, rounded once in float32 and float64; in `EXACT` an ordinary a·b + c.
+    """Return a·b + c with a single rounding in float32 and float64; in `EXACT` an ordinary a·b + c.
 
     The intermediate sum is rounded to odd, so that the last rounding cannot meet a tie that the
     rounding before it made (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums:
-    proved algorithms using rounding to odd", 2008). 16-bit types round the float32 result once
-    more.
+    proved algorithms using rounding to odd", 2008). For 16-bit types, the float32 result is rounded
+    once more. The result has the precision of `a`.
     """
     third = c.values if isinstance(c, Rounded) else a.values.dtype.type(c)
     if a.precision == EXACT:

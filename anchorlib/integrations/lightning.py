@@ -37,8 +37,9 @@ __all__ = ["AnchorCallback"]
 class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not type-checked with us
     """Records the fit of a LightningModule, with the optimizers that it configured.
 
-    run, options: as for `anchorlib.start`; the rank is the trainer's unless it is given. A fit from
-        a checkpoint continues the run as its next attempt.
+    run, options: the run's name, and keyword arguments, for `anchorlib.start`; the rank is the
+        trainer's unless it is given. A fit from a checkpoint goes on in the same run, as the run's
+        next attempt.
     tensors, prefix: as for `Session.watch`; tensors that the module itself anchors are recorded
         too.
 

@@ -16,11 +16,11 @@ __all__ = ["ObservedTraining"]
 class ObservedTraining:
     """Opens, for an integration, a session when a training begins, and closes it at the end.
 
-    run, options: the arguments for `anchorlib.start`, without its `tensors`.
-    tensors, prefix: the arguments for `Session.watch`.
+    run, options: the run's name, and a dict of keyword arguments, for `anchorlib.start`.
+    tensors, prefix: arguments of the same names for `Session.watch`.
     session: the open session; None while no training runs.
 
-    Raises TypeError for a keyword that `start` does not take.
+    Raises TypeError for an option that `start` does not take.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The command of `anchor run`: its environment, and how this process is replaced by it."""
+"""The command that `anchor run` runs: its environment, and how it replaces this process."""
 
 from __future__ import annotations
 

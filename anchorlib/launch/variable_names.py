@@ -4,9 +4,10 @@
     self.opt = Adam(self.critic.parameters())           critic
     for m in models: Adam(m.parameters())               models.0, models.1
 
-Frames are searched from the constructor outwards: in each frame first its variables, then the items
-of lists and dicts among them, then the attributes of the object whose method runs. A name that
-several models have (`m` above) names none of them; a model without a name is called by its class.
+Stack frames are searched from the optimizer's constructor outwards: in each frame first its
+variables, then the items of lists and dicts among the variables, then the attributes of the object
+whose method runs. A name that several models have (`m` above) names none of them; a model without a
+name is called by its class.
 """
 
 from __future__ import annotations

@@ -27,9 +27,10 @@ def select(
     """Return the (name, kind) pairs that the selectors match, in the order of `tensors`, each once.
 
     texts: the selectors. tensors: the (name, kind) of all known tensors.
-    open_kinds: globs of kinds that a tensor may get later, as `opt.*` before the first step: a
+    open_kinds: globs of kinds that a tensor may get later, such as `opt.*` before the first step: a
         selector for such a kind need only match the name of a known tensor.
-    open_outputs: whether a module may turn out to have further outputs (`fc1:1`, `fc1:key`).
+    open_outputs: whether a module may turn out to have further outputs (`fc1:1`, `fc1:key`). Then a
+        selector for such an output need only match the name of a known module.
     where: where the tensors were searched, which the error's text says: " in run1".
 
     Raises UnknownTensorError, with suggestions, for the first selector that matches nothing.

@@ -3,11 +3,11 @@
     backward tanh2    A tanh_backward | B mul sub mul    equal bits go in, other bits come out
     forward gelu      A gelu | B gelu                    approximate none | tanh
 
-Operations that make no bits of their own are left out, and so are the forwards that activation
-checkpointing repeats. The other operations are grouped by step, pass, stage and module, since a
-module is where people look for a difference, and aligned by their names inside each group. An
-operation that one run has in a module and the other run in a module inside it has moved; that is no
-difference.
+Operations that make no bits of their own (views, copies) are left out, and so are the forwards that
+activation checkpointing repeats. The other operations are grouped by rank, step, pass, stage
+(forward, backward, optimizer and so on) and module, since a module is where people look for a
+difference, and aligned by their names inside each group. An operation that one run has in a module
+and the other run in a module inside that module has moved; that is no difference.
 """
 
 from __future__ import annotations

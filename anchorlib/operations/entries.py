@@ -6,9 +6,10 @@
     {"gap": {"reason": "…", "count": 1, "first_step": 0, "last_step": 0}, "attempt": 0}
 
 A structure describes some consecutive operations without their values. It is stated once, under its
-hash, however often the operations run. A row says that they ran, and holds their digests and the
-numbers among their arguments. A gap says that something was not traced, and why. Fields of an entry
-that are not named here are ignored.
+hash, however often the operations run. A row says that the operations of a structure ran, and holds
+their digests and the numbers among their arguments; "first" is the index, in the step, of the
+structure's first operation. A gap says that something was not traced, and why. The attempt is the
+number of the rank's recording, from 0. Fields of an entry that are not named here are ignored.
 """
 
 from __future__ import annotations

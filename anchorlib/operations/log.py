@@ -1,9 +1,9 @@
 """Turns a step's operations into log entries: each structure once, then a row for each block.
 
 A block is some consecutive operations of forward, of backward or of the optimizer. It ends where
-the next stage begins, or when it is large enough. Its structure is all but the values. Only the
-structure decides where a block ends, so two steps that run the same operations have the same blocks
-and share their structures.
+the next of these parts begins, or when it is large enough. The structure of a block is all that is
+known of its operations but the values. Only the structure decides where a block ends, so two steps
+that run the same operations have the same blocks and share their structures.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ jump    one record is compared with the rank's own five records before it, so th
         series on nine ranks in ten.
 level   all records of a rank are compared with its peers'. A rank is reported where the norms of
         half of its series of a kind, and of three at least, are far off, all upwards or all
-        downwards, as on a rank that counts its gradients twice from its first step on. One large
-        shard is not enough.
+        downwards: for example on a rank that counts its gradients twice from its first step on. One
+        large shard is not enough.
 
 A change of all series of a rank in a single step is attributed to its data, not to a fault.
 """

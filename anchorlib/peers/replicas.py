@@ -1,10 +1,10 @@
 """Finds the tensors that ranks hold alike, and the ranks whose bits differ there, by digests.
 
-Ranks with equal digests at a place are a class. A series is replicated where classes typically have
-several ranks (all ranks of a data-parallel job; the replicas of a shard in a hybrid one), and where
-the records' elements differ among themselves: the zeros of a first step are equal on every shard,
-and do not show that ranks hold the tensor alike. A rank is away where its class has at most half
-the typical number of ranks.
+Ranks with equal digests at a place (a step, pass and call of a series) are a class. A series is
+replicated where classes typically have several ranks (all ranks of a data-parallel job; the
+replicas of a shard in a hybrid job), and where the elements of a record differ among themselves:
+the zeros of a first step are equal on every shard, and do not show that ranks hold the tensor
+alike. A rank is away at a place where its class has at most half the typical number of ranks.
 """
 
 from __future__ import annotations

@@ -140,7 +140,8 @@ class Options(OptionGroup):
     ) -> None:
         """Make the tensor `long_name` available as `getAnchoredTensor(short_name)` after each call.
 
-        long_name: any selector that names one tensor: "Gradient___fc2.bias", "fc2.bias@grad", …
+        long_name: any selector that names one tensor, such as "Gradient___fc2.bias" or
+            "fc2.bias@grad".
         output_mode: the micro-batches to record; None for the mode of the model's outputs.
         output_return_period: the period of EveryN, in micro-batches.
         renamed: `anchor_mode`, `anchor_return_period`: the last two, as named until PopTorch 2.3.

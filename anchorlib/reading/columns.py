@@ -1,4 +1,4 @@
-"""The columns of a series (step, digest, min, …), each read from the store when it is asked for."""
+"""The columns of a series (such as step and digest), each read from the store when asked for."""
 
 from __future__ import annotations
 

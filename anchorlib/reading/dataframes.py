@@ -38,7 +38,9 @@ def run_frame(infos: Iterable[TensorInfo]) -> pd.DataFrame:
 
 
 def series_array(series: ReadableSeries, chunks: Chunks | None) -> xarray.DataArray:
-    """Return all values of a series, with step, pass, call, … along the dimension "record".
+    """Return all values of a series, with coordinates such as step along the dimension "record".
+
+    The coordinates are step, pass_index, call, phase, attempt, order, time_ns and count.
 
     Raises what `Series.to_xarray` raises.
 

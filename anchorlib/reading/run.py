@@ -151,7 +151,7 @@ class Run:
         return written_ns(self._reader) if self._figures is None else self._figures.written_ns
 
     def header(self, rank: int | None = None) -> Mapping[str, Any]:
-        """Return facts about the process that recorded a rank (versions, host, …), by name.
+        """Return facts about the process that recorded a rank, by name, such as versions and host.
 
         Where several processes recorded the rank, because the run was resumed, the facts are those
         of the last process. {} where no facts are stored, and for a run without ranks.
@@ -413,9 +413,10 @@ class Run:
 
         The group `rank<r>/tensors/<encoded name>/<kind>` opens with `zarr.open_group` and with
         `xarray.open_zarr(..., consolidated=False)`. Its array `value` has the shape (record,
-        *tensor shape), with `step`, `pass_index` and `call` along the axis "record"; `value_1`, …
-        hold the records of further tensor shapes. The store has the records whose values were kept,
-        as far as they exist now; of records that a resumed run recorded again, only the later ones.
+        *tensor shape), with `step`, `pass_index` and `call` along the axis "record"; `value_1`,
+        `value_2` and so on hold the records of further tensor shapes. The store has the records
+        whose values were kept, as far as they exist now; of records that a resumed run recorded
+        again, only the later ones.
         Values are read when zarr asks for them.
         """
         return as_zarr(tensor_tree(self.name, self.each_series()))

@@ -82,7 +82,7 @@ class Series:
 
     @property
     def columns(self) -> Columns:
-        """A mapping from column names ("step", "min", …) to arrays, with one entry per record."""
+        """A mapping from column names, such as "step", to arrays with one entry per record."""
         return Columns(self._reader, self._rows)
 
     @property
@@ -92,7 +92,7 @@ class Series:
 
     @property
     def dtypes(self) -> list[str]:
-        """The element type of each record, by torch's name, as "float32"."""
+        """The element type of each record, by torch's name, such as "float32"."""
         return self._reader.dtypes(self._rows)
 
     @property
@@ -124,8 +124,10 @@ class Series:
     ) -> Series:
         """Return a Series of the records that match every argument; None matches all.
 
-        steps: a range or a sequence of step numbers. kept: True takes records whose values are
-            stored, False those with a summary alone. The Series may be empty.
+        The Series may be empty.
+
+        steps: a range or a sequence of step numbers.
+        kept: True takes records whose values are stored, False those with a summary alone.
         """
         wanted = {"pass_index": pass_index, "call": call, "phase": phase, "attempt": attempt}
         columns = self.columns
@@ -164,8 +166,8 @@ class Series:
     def form(self) -> tuple[str, tuple[int, ...]]:
         """Return the (dtype, shape) that all records have in common.
 
-        Raises RaggedError where they differ, ValuesNotKeptError where the values of a record were
-        not kept, UnknownTensorError where there is no record.
+        Raises RaggedError where the records differ, ValuesNotKeptError where the values of a record
+        were not kept, UnknownTensorError where there is no record.
         """
         self._check_kept()
         forms = self._reader.forms(self._rows)
@@ -204,7 +206,8 @@ class Series:
 
         summaries: whether records with values get a summary too, whose histogram may have to be
             counted from the values. Records without values always have one.
-        Raises DamagedError as `values` does.
+
+        Raises DamagedError where stored values are not those that were recorded.
         """
         for index in range(len(self)):
             yield self.record(index, summary=summaries)
@@ -274,12 +277,13 @@ class Series:
         return as_tensor(*self.raw())
 
     def to_xarray(self, chunks: Chunks | None = None) -> xarray.DataArray:
-        """Return all values as a DataArray, with step, pass, call, … along "record".
+        """Return all values as a DataArray, with coordinates such as step along "record".
 
         chunks: None reads the values now. Otherwise the values are a dask array, and the process
             that computes a chunk reads it: {} takes the chunks of the store, "auto" joins small
             chunks, {"record": 100} or a number sets their size.
-        Raises as `values` does, MissingExtraError where xarray (and dask, for chunks) is not
+
+        Raises what `values` raises, MissingExtraError where xarray (and dask, for chunks) is not
         installed, OptionError for chunks that do not fit the values.
         """
         return series_array(self, chunks)

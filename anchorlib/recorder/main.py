@@ -202,8 +202,8 @@ def main(arguments: Sequence[str]) -> None:
     """Run as the recorder of one session, until the session is closed or its trainer has died.
 
     arguments: the name to show in lists of processes, then the numbers of inherited file
-        descriptors: the ring's memory, the bell, the socket to the trainer, the trainer's pidfd,
-        the plan; for a local store also the lock's.
+    descriptors: the ring's memory, the bell, the socket to the trainer, the trainer's pidfd, the
+    plan, and for a local store the lock of the rank's files.
     """
     name, *numbers = arguments
     memory, bell, end, trainer, plan_file, *lock = map(int, numbers)
