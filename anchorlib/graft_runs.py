@@ -23,17 +23,20 @@ __all__ = ["graft_run"]
 def graft_run(
     command: Sequence[str], run: str, store: str | Path | None = None, *, output: Any = None
 ) -> tuple[str, str]:
-    """Run `command` with anchors that return the values of `run`.
+    """Run `command` with anchors that return the values of `run`, and wait for its end.
 
-    The command records the run RUN-graft; an earlier run of that name is replaced.
+    The command records the run RUN-graft into the store of `run`, which it finds in ANCHOR_STORE.
+    An earlier run of that name is replaced.
 
-    run: as for `open_run`; the run is not changed.
-    store: where runs live; the command finds it in ANCHOR_STORE.
+    command: the words of a command line, as for `subprocess.run`.
+    run: RUN: a name in `store`, a path or a URL, as for `open_run`; the run is not changed.
+    store: the store in which `run` is a name; None means ANCHOR_STORE, else "anchors".
     output: where the command's standard output goes, as for `subprocess.run`.
 
-    Returns the names of the new run and of its store.
+    Returns (name of the new run, its store).
 
-    Raises RunNotFoundError; CommandError where the command fails, or does not record RUN-graft.
+    Raises RunNotFoundError where there is no run `run`, and CommandError where the command fails or
+    does not record RUN-graft.
     """
     reference, place = open_run(run, store), store_of(run, store)
     name = graft_name(reference.name)

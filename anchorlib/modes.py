@@ -96,10 +96,9 @@ class Final:
 class EveryN:
     """The mode that records the n-th, 2n-th, … observation of a tensor.
 
-    unit: "record" counts observations; "step" counts steps, and records all observations of each
-        n-th step.
-    window: counting restarts at the beginning of each window of so many steps; with None or "run"
-        it never restarts.
+    unit: what is counted: "record" counts observations; "step" counts steps, and records all
+        observations of each n-th step.
+    window: the number of steps after which counting begins anew; None or "run": never.
 
     `n` is None by default only so that somebody who passes the class `EveryN` itself as a mode gets
     a ModeError that explains it, instead of a TypeError.
@@ -131,7 +130,7 @@ _CLASSES: dict[str, type[Mode]] = {
 def parse_mode(spec: Mode | type[Mode] | str) -> Mode:
     """Return the checked mode for `spec`: a mode, a mode's class (with defaults), or a mode's text.
 
-    Raises ModeError, a different sentence for each fault.
+    Raises ModeError where `spec` is no mode, or has an option that is unknown or out of range.
     """
     mode = spec
     if isinstance(spec, str):
@@ -147,8 +146,8 @@ def parse_mode(spec: Mode | type[Mode] | str) -> Mode:
 def parse_modes(spec: ModeSpec) -> tuple[Mode, ...]:
     """Return the checked modes of `spec`, which is one mode or a sequence of them.
 
-    The modes come in the order given, each of them once. Raises ModeError, also for an empty
-    sequence.
+    The modes come in the order given, each of them once. Raises ModeError for an empty sequence,
+    and where `parse_mode` raises it.
     """
     if isinstance(spec, Sequence) and not isinstance(spec, str):
         if not spec:

@@ -48,24 +48,25 @@ def noise(
     eps: str | float | None = None,
     output: Any = None,
 ) -> list[str]:
-    """Run `command` again `runs` times, each time from slightly changed parameters.
+    """Run `command` again `runs` times, each time from slightly changed parameters; wait for all.
 
     The reruns have the seeds 1, 2, … and record the runs RUN-noise1, RUN-noise2, …; earlier runs of
     these names are replaced.
 
     command: words as for `subprocess.run`; None or empty: the command that recorded `run`.
-    run: the run that the command recorded, as for `open_run`; it is not changed.
-    store: where runs live; the command finds it in ANCHOR_STORE.
+    run: RUN, which the command recorded: a name, a path or a URL, as for `open_run`. It is not
+        changed. The reruns are recorded into the same store.
+    store: the store in which `run` is a name; None means ANCHOR_STORE, else "anchors".
     eps: the relative change of each parameter: a number, or the name of a floating-point type,
         whose eps is taken; None takes the coarsest of the float64, float32, float16 and bfloat16
         types that records of `run` have.
     output: where the command's standard output goes, as for `subprocess.run`.
 
-    Returns the names of the recorded runs.
+    Returns the names of the recorded runs, in the order of their seeds.
 
-    Raises RunNotFoundError; OptionError for an invalid `runs` or `eps`, or where `command` is not
-    given and the recorded command cannot be run again; CommandError where a rerun fails, or
-    does not record its run.
+    Raises RunNotFoundError where there is no run `run`; OptionError for an invalid `runs` or `eps`,
+    or where `command` is not given and the recorded command cannot be run again; CommandError where
+    a rerun fails, or does not record its run.
     """
     if runs < 1:
         raise OptionError(f"runs is a whole number from 1 on, not {runs}")
@@ -92,9 +93,12 @@ def noise(
 def noise_line(a: Recorded, b: Recorded | None = None, *, store: str | None = None) -> str:
     """Return the `anchor noise …` line that makes noise runs of `a`, to compare `a` with `b`.
 
-    It has --eps if `b` has a coarser dtype than `a`, and --store if `store` is given. The line ends
-    in COMMAND… if the command that recorded `a` is not known, or cannot be run again as it was
-    recorded.
+    The line has --eps if `b` has a coarser dtype than `a`, and --store if `store` is given. It ends
+    with the command that recorded `a`, or in COMMAND… if this command is not known or cannot be run
+    again as it was recorded.
+
+    b: None if `a` is not compared with a certain run.
+    store: None for no --store in the line.
     """
     header = a.header[min(a.header)] if a.header else {}
     words = _PLACEHOLDER if _not_again(header) else header["command"]
@@ -111,6 +115,7 @@ def compare_line(a: str, noise: Sequence[str], *, store: str | None = None) -> s
     """Return an `anchor compare …` line that compares run `a` with OTHER, for the user to fill in.
 
     noise: the names of the noise runs by which the comparison is judged.
+    store: None for no --store in the line.
     """
     options = [] if store is None else ["--store", store]
     flags = [word for one in noise for word in ("--noise", one)]

@@ -61,9 +61,11 @@ class Flag(IntFlag):
 class Coordinates:
     """Where in a rank's run a record was made; sorting coordinates gives the order of the run.
 
-    step: the optimizer step. pass_index: the number of the forward and backward inside the step.
-        call: how often the tensor's name occurred before in that pass. phase: "train", "eval",
-        "no_grad", or a name of the user's. attempt: how often the rank was started before.
+    step: the number of the optimizer step.
+    pass_index: the number of the forward and backward inside the step, from 0 on.
+    call: how often the tensor's name occurred before in that pass.
+    phase: "train", "eval", "no_grad", or a name of the user's.
+    attempt: how often the rank was started before.
     """
 
     step: int
@@ -159,8 +161,9 @@ UNKNOWN = "*"
 class Gap:
     """Observations of one tensor, kind and mode that were not recorded, or recorded without values.
 
-    reason: why, as text. count: how many observations. first_step, last_step: the steps between
-        which they were made.
+    reason: why, as text.
+    count: how many observations.
+    first_step, last_step: the first and the last step in which such an observation was made.
     """
 
     name: str
@@ -220,10 +223,10 @@ DETACHED: Final = "detach"
 class Edges:
     """From which tensors the value of `name` was computed, and by which operations, in one call.
 
-    Those tensors are its parents. The edges hold for every record at the same phase, pass, call and
-    shape from `step` on, until other edges are stated for the same phase, pass, call and shape. The
-    first edges of an (attempt, name, phase, call) also hold for passes and shapes without edges of
-    their own: see `anchorlib.diagnosis.causes.Lineage`.
+    Those tensors are the value's parents. The edges hold for every record of `name` at this phase,
+    pass, call and shape from `step` on, until other edges are stated for the same phase, pass, call
+    and shape. The first edges of an (attempt, name, phase, call) also hold for passes and shapes
+    without edges of their own: see `anchorlib.diagnosis.causes.Lineage`.
 
     shape: the value's shape, without sizes that are not plain numbers, as the ragged size of a
         nested tensor.
@@ -232,18 +235,18 @@ class Edges:
         that it does not follow, as far as they are known: arguments without a graph that a module
         was given, and detached tensors. The detached tensors are inputs of no operation.
 
-    ops: names of the autograd nodes between, in the order in which backward runs them; the first
-        node made `name`. Without ops, the one parent is the same tensor under another name. Where
-        autograd has no graph of the computation, the only op is "detach", "view", or the forward of
-        a module, as "LayerNorm.forward".
+    ops: names of the autograd nodes between the parents and the value, in the order in which
+        backward runs them; the first node made the value. Without ops, the one parent is the same
+        tensor under another name. Where autograd has no graph of the computation, the only op is
+        "detach", "view", or the forward of a module, such as "LayerNorm.forward".
 
     inputs: for each op, the sources of its inputs: k > 0 is `ops[k]`, -k is `parents[k - 1]`, and 0
         is a value that autograd does not follow.
 
-    missing: reasons why parents may be missing; empty if none are.
+    missing: reasons why parents may be missing from `parents`; () if none are.
 
-    arguments: for each op its scalar arguments, as "alpha=1, beta=0.5"; empty where no op has any,
-        and in runs of versions that did not record arguments.
+    arguments: for each op its scalar arguments, such as "alpha=1, beta=0.5"; () where no op has
+        any, and in runs of versions that did not record arguments.
 
     grad: whether the gradient of `name` is recorded in every backward that reaches it.
     """
@@ -270,8 +273,9 @@ class TensorInfo:
     shape: a dimension in which records differ is None; the whole shape is None where records differ
         in their number of dimensions.
     ranks: the ranks (processes of the distributed job) that recorded the tensor.
-    records: how many records there are. bytes: how many bytes their stored values have (raw
-        storage).
+    records: how many records there are, all ranks together.
+    first_step, last_step: the first and the last step that has a record.
+    bytes: how many bytes the records' values take in the store.
     gaps: how many observations were not recorded, or were recorded without values.
     """
 

@@ -32,10 +32,11 @@ _KERNELS: Final = ("scaled_dot_product_attention", "_scaled_dot_product_attentio
 class Attention(NamedTuple):
     """How attention is computed from tensors that are given in some order.
 
-    order: the indices of q, k and v among the inputs. causal: whether a position of the sequence
-    attends only to itself and to those before it. mask: the index of the input that is added to
-    the scores, None without a mask; a boolean mask is given as 0 and -inf. scale: the factor of
-    q·kᵀ; None stands for 1/√d.
+    order: the indices of q, k and v among the inputs.
+    causal: whether a position of the sequence attends only to itself and to those before it.
+    mask: the index of the input that is added to the scores (the products q·kᵀ, scaled); None
+    without a mask. A boolean mask has to be given as 0 and -inf.
+    scale: the factor of q·kᵀ; None stands for 1/√d, where d is the size of q's last axis.
     """
 
     order: tuple[int, int, int] = (0, 1, 2)
@@ -44,7 +45,7 @@ class Attention(NamedTuple):
     scale: float | None = None
 
     def suffix(self) -> str:
-        """Return the settings as text to append to the function's name, as ", causal, scale=0.5".
+        """Return the settings as text for the end of a function's name: ", causal, scale=0.5".
 
         Defaults are left out, so the text is "" where all settings are defaults.
         """
@@ -54,9 +55,9 @@ class Attention(NamedTuple):
         return "".join(said + [f", given as {which}"] * (which != "qkv"))
 
     def arguments(self, given: Sequence[Array]) -> tuple[list[Any], dict[str, Any]]:
-        """Return the positional and keyword arguments of torch's kernels, made of `given`.
+        """Return the positional and the keyword arguments for torch's attention kernels.
 
-        given: the function's inputs, of which `order` and `mask` are indices.
+        given: the inputs of attention; `order` and `mask` are indices in them.
         """
         q, k, v = (given[at] for at in self.order)
         mask = None if self.mask is None else given[self.mask]
@@ -65,7 +66,11 @@ class Attention(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """One way to round attention: how products are summed, and whether q is scaled before them."""
+    """One way to round attention, which decides between formulas that are equal in real numbers.
+
+    times: computes matrix products, with the terms added in one order.
+    early: whether q is multiplied by the scale before q·kᵀ is computed; if not, q·kᵀ is.
+    """
 
     times: Product
     early: bool
@@ -74,8 +79,10 @@ class _Way(NamedTuple):
 class _Weights(NamedTuple):
     """q, k, v and the weights p of attention.
 
-    k and v are repeated to as many heads as q has. root: the factor of q·kᵀ in the scores. p: the
-    softmax of the scores.
+    k and v are repeated to as many heads as q has.
+
+    root: the factor of q·kᵀ in the scores.
+    p: the softmax of the scores, which are scale·q·kᵀ + mask.
     """
 
     q: Rounded
@@ -88,8 +95,8 @@ class _Weights(NamedTuple):
 def attention(how: Attention) -> Function:
     """Return the `Function` that gives the output of attention: softmax(scale·q·kᵀ + mask)·v.
 
-    Its inputs: q, k and v in the order that `how` says, of shape (…, positions in the sequence, d),
-    then the mask, if there is one.
+    The inputs of the `Function`: q, k, v and perhaps the mask, at the indices that `how` says. The
+    shape of q, k and v is (…, positions in the sequence, d).
     """
 
     def form(way: _Way) -> Callable[..., Rounded]:
@@ -117,12 +124,15 @@ def attention(how: Attention) -> Function:
 def attention_backward(how: Attention, part: str) -> Function:
     """Return the `Function` that gives a gradient of attention.
 
-    Its inputs: those of `attention`, then the output's gradient.
-    part: whose gradient, "q", "k", "v" or "mask". Let p be the softmax, o the output, g the
-    output's gradient. The gradient of v is pᵀ·g. The gradient of the scores is s = p*(g·vᵀ - r),
-    where each row of r is the sum of p*(g·vᵀ), or of g*o, which is equal. The gradients of q and k
-    are s·k and sᵀ·q times the scale, which is 1/√d by default; that of a mask is s, added up over
-    the heads and images that share it.
+    The inputs of the `Function`: those of `attention`, then the output's gradient.
+
+    Let p be the softmax, o the output, g the output's gradient. The gradient of v is pᵀ·g. The
+    gradient of the scores is s = p*(g·vᵀ - r), where each row of r is the sum of that row of
+    p*(g·vᵀ), or of g*o, which is equal. The gradients of q and k are s·k and sᵀ·q times the scale,
+    which is 1/√d by default. The gradient of a mask is s, added up over the heads and images that
+    share the mask.
+
+    part: whose gradient, "q", "k", "v" or "mask".
     """
     if part == "mask":
         return _mask_backward(how)
@@ -166,9 +176,10 @@ def attention_backward(how: Attention, part: str) -> Function:
 
 
 def _mask_backward(how: Attention) -> Function:
-    """Return the `Function` that gives the mask's gradient.
+    """Return the `Function` that gives the mask's gradient; inputs as for `attention_backward`.
 
-    It is the gradient of the scores, added up where heads share a mask.
+    The mask's gradient is the gradient of the scores, added up over the axes along which the mask
+    was broadcast, such as heads that share a mask.
     """
     mask = how.mask or 0
 
@@ -202,10 +213,11 @@ def _mask_backward(how: Attention) -> Function:
 
 
 def _slope(weights: _Weights, way: _Way, g: Rounded, *, of_output: bool) -> Rounded:
-    """Return the gradient of the scores, that is, of the softmax's input; g: the output's gradient.
+    """Return the gradient of the scores, that is, of the softmax's input: p*(g·vᵀ - r).
 
-    of_output: whether each row's sum is taken of g*o (o: the output) or of p*(g·vᵀ); only the
-    rounding differs.
+    g: the gradient of attention's output o.
+    of_output: whether r, a sum for each row, is the sum of g*o or of p*(g·vᵀ). The sums differ in
+    rounding only.
     """
     arrived = way.times(g, _turned(weights.v))
     terms = g * way.times(weights.p, weights.v) if of_output else weights.p * arrived
@@ -213,9 +225,10 @@ def _slope(weights: _Weights, way: _Way, g: Rounded, *, of_output: bool) -> Roun
 
 
 def _added_up(x: Rounded, shape: tuple[int, ...]) -> Rounded:
-    """Return `x` summed over the axes along which an array of `shape` was broadcast to its shape.
+    """Return `x` summed to the shape `shape`, which was broadcast to the shape of `x`.
 
-    The terms are added one after another. The result has the shape `shape`.
+    The sum goes over the axes along which `shape` was broadcast. The terms are added one after
+    another.
     """
     lengths = (1,) * (x.values.ndim - len(shape)) + shape
     axes = [at for at, (n, m) in enumerate(zip(x.values.shape, lengths, strict=True)) if n != m]
@@ -241,7 +254,10 @@ def _weights(lib: Library, how: Attention, way: _Way, given: Sequence[Rounded]) 
 
 
 def _softmax(lib: Library, scores: Rounded) -> Rounded:
-    """Return the softmax over the last axis; a row of nothing but -inf gives 0, as in torch."""
+    """Return the softmax of `scores` over the last axis, with the exp of the library `lib`.
+
+    A row of nothing but -inf gives 0, as in torch.
+    """
     top = scores.map(lambda one: one.max(-1, keepdims=True))
     e = lib.exp(scores - top.map(lambda one: np.where(np.isneginf(one), 0, one)))
     total = e.sum()
@@ -257,7 +273,10 @@ def _repeated(x: Rounded, q: Rounded) -> Rounded:
 
 
 def _shared(gradient: Rounded, x: Rounded) -> Rounded:
-    """Return the gradient of `x`, whose heads were repeated: summed over each head's copies."""
+    """Return the gradient of `x`, whose heads were repeated to as many as q has.
+
+    gradient: the gradient of the repeated tensor. It is summed over the copies of each head.
+    """
     heads = x.values.shape[-3:-2]
     if heads == gradient.values.shape[-3:-2]:
         return gradient

@@ -42,12 +42,14 @@ PARTS: Final = ("input", "weight", "bias")
 
 
 class Strides(NamedTuple):
-    """How a convolution moves over its input: a number for each spatial axis.
+    """How a convolution moves over its input, by torch's settings.
 
-    groups: how many groups the channels are in; each has weights of its own. transposed: whether
-    the convolution is a transposed one: it computes as its output what an ordinary convolution
-    computes as the gradient of its input. extra: for a transposed convolution, by how much its
-    output exceeds the least size, on each axis (`output_padding`).
+    stride, padding, dilation: a number for each spatial axis.
+    groups: how many groups the channels are in; each group has weights of its own.
+    transposed: whether the convolution is a transposed one, whose output is computed as an ordinary
+    convolution computes the gradient of its input.
+    extra: torch's `output_padding`: for a transposed convolution, by how much the output exceeds
+    the least possible size on each spatial axis. Empty stands for 0 on each.
     """
 
     stride: tuple[int, ...]
@@ -59,11 +61,15 @@ class Strides(NamedTuple):
 
     @property
     def axes(self) -> tuple[tuple[int, int, int], ...]:
-        """Stride, padding and dilation of each spatial axis."""
+        """A tuple (stride, padding, dilation) for each spatial axis."""
         return tuple(zip(self.stride, self.padding, self.dilation, strict=True))
 
     def out(self, space: Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
-        """Return the output's spatial size. space: the input's spatial size. size: the weight's."""
+        """Return the spatial size of the output of an ordinary (not transposed) convolution.
+
+        space: the input's spatial size.
+        size: the weight's spatial size.
+        """
         return tuple(
             (n + 2 * pad - step * (k - 1) - 1) // stride + 1
             for n, k, (stride, pad, step) in zip(space, size, self.axes, strict=True)
@@ -71,7 +77,10 @@ class Strides(NamedTuple):
 
 
 class Elements(NamedTuple):
-    """Which elements of an array (groups, rows, columns) are computed and compared."""
+    """The elements of an array (groups, rows, columns) that are computed and compared.
+
+    groups, rows, columns: indices on each axis. All their combinations are chosen.
+    """
 
     groups: Array
     rows: Array
@@ -84,12 +93,12 @@ class Elements(NamedTuple):
 
 
 def patches(x: Array, size: tuple[int, ...], how: Strides, places: Array) -> Array:
-    """Return the input values that some places of the output depend on.
+    """Return the input values that some places of the output depend on, 0 in the padding.
 
     A place is a position in an image of the batch; a tap is a position in the kernel window.
-    x: (batch, channels, *space). size: the weight's spatial size.
+    x: the input, (batch, channels, *space). size: the weight's spatial size.
     places: flat indices into (batch, *space of the output).
-    Result: (groups, places, channels of a group · taps).
+    Result: (groups, places, channels of a group · taps); the taps of a channel are consecutive.
     """
     edges = [(0, 0), (0, 0), *((pad, pad) for pad in how.padding)]
     padded = np.pad(x, edges)
@@ -111,10 +120,10 @@ def arriving(
 
     A place is a position in an image of the batch; a tap is a position in the kernel window. Where
     a place affects no output by a tap, the entry is 0.
-    g: (batch, channels of the output, *space of the output). size: the weight's spatial size.
-    space: the input's spatial size.
+    g: the output's gradient, (batch, channels of the output, *space of the output).
+    size: the weight's spatial size. space: the input's spatial size.
     places: flat indices into (batch, *space).
-    Result: (groups, places, output channels of a group · taps).
+    Result: (groups, places, output channels of a group · taps); a channel's taps are consecutive.
     """
     batch, *where = np.unravel_index(places, (g.shape[0], *space))
     taken = []
@@ -132,8 +141,8 @@ def arriving(
 def _grouped(taken: Sequence[Array], groups: int) -> Array:
     """Rearrange the values of each tap (position in the kernel window) into one array.
 
-    taken: for each tap an array (places, channels).
-    Result: (groups, places, channels of a group · taps).
+    taken: for each tap an array (places, channels). A place is a position in an image.
+    Result: (groups, places, channels of a group · taps); the taps of a channel are consecutive.
     """
     whole = np.stack(taken, -1)
     places, channels, taps = whole.shape
@@ -144,11 +153,13 @@ def _grouped(taken: Sequence[Array], groups: int) -> Array:
 def convolution(chosen: Elements, taps: int, how: Strides) -> Function:
     """Return the `Function` of some elements of a convolution of x with weight w and bias b.
 
-    Its output is (groups, places, channels), where a place is a position in an image of the batch.
-    Its inputs: patches (groups, places, k), weights (groups, k, channels), b (groups, 1, channels)
-    if there is a bias, these for the chosen elements alone; then x, w and b (empty if there is no
-    bias) as they were recorded, for torch's kernel. taps: the number of positions in the kernel
-    window.
+    The output: (groups, places, channels), where a place is a position in an image of the batch.
+    The inputs: first, for the chosen elements alone, patches (groups, places, k), weights (groups,
+    k, channels) and, if there is a bias, b (groups, 1, channels); then, for torch's kernel, x, w
+    and b as they were recorded. Without a bias, this last b is an empty array.
+
+    chosen: the elements of the output that are computed.
+    taps: the number of positions in the kernel window.
     """
 
     def library(inputs: Sequence[Any], precision: str) -> Array:
@@ -168,11 +179,15 @@ _RECORDED: Final = 3
 def convolution_backward(part: str, chosen: Elements, inner: int, how: Strides) -> Function:
     """Return the `Function` that gives some elements of a gradient of a convolution.
 
-    part: whose gradient, "input", "weight" or "bias". Its inputs: two matrices of the chosen
-    elements, (groups, rows, k) and (groups, k, columns); then g, x and w as they were recorded, for
-    torch's kernel. If the values of x or w do not matter, any array of that shape may be given.
-    inner: how many of the k terms follow one another: for an input the positions in the kernel
-    window, else the positions in one image.
+    The inputs of the `Function`: two matrices, (groups, rows, k) and (groups, k, columns), whose
+    product has the chosen elements; then, for torch's kernel, the output's gradient g, the input x
+    and the weight w as they were recorded. Where the gradient does not depend on the values of x or
+    w, any array of the right shape will do.
+
+    part: whose gradient, "input", "weight" or "bias".
+    chosen: the elements of the gradient, as `in_groups` shapes it, that are computed.
+    inner: the k terms of a sum come from two nested loops. This is the length of the inner loop:
+    the positions in the kernel window for "input", else the positions in one image.
     """
 
     def library(inputs: Sequence[Array], precision: str) -> Array:
@@ -191,9 +206,11 @@ def convolution_backward(part: str, chosen: Elements, inner: int, how: Strides) 
 
 
 def in_groups(part: str, gradient: Array, groups: int) -> Array:
-    """Rearrange a gradient of a convolution to (groups, rows, columns).
+    """Return a gradient of a convolution rearranged to (groups, rows, columns).
 
-    part: whose gradient, "input", "weight" or "bias".
+    part: whose gradient. For "input" rows are all positions of all images, and columns the channels
+    of a group. For "weight" rows are the channels of a group on the weight's first axis, and
+    columns everything else. For "bias" there is one group with one row.
     """
     if part == "input":
         return by_channels(gradient, groups)
@@ -203,7 +220,7 @@ def in_groups(part: str, gradient: Array, groups: int) -> Array:
 
 
 def by_channels(x: Array, groups: int) -> Array:
-    """Rearrange (batch, channels, *space) to (groups, places, channels of a group).
+    """Return (batch, channels, *space) rearranged to (groups, places, channels of a group).
 
     The places are all positions of all images of the batch.
     """
@@ -219,10 +236,12 @@ def _settings(how: Strides) -> list[Any]:
 
 
 def _forms(outer: str, inner: int) -> list[Formula]:
-    """Return formulas of products whose terms come from two nested loops, one for each order.
+    """Return a formula of a matrix product for each order in which its terms may be added.
 
-    outer: the name of the outer loop, "channels" or "images". inner: how many terms the inner loop
-    has.
+    The terms come from two nested loops: over channels and taps, or over images and places.
+
+    outer: what the outer loop runs over, "channels" or "images".
+    inner: how many terms each inner loop has.
     """
     other = "places" if outer == "images" else "taps"
     forms = []
@@ -242,9 +261,13 @@ def _turned(
 ) -> Callable[..., Rounded]:
     """Return a function that computes a product with its terms in one of two orders.
 
-    The terms come from two nested loops. order: adds them up. inner: how many terms the inner loop
-    has. last: whether the two loops are exchanged. nested: whether the terms of each inner loop
-    (after the exchange) are added up first by `order`, and then these sums.
+    The terms come from two nested loops.
+
+    order: computes a product and adds up its terms.
+    inner: how many terms each inner loop has.
+    last: whether the two loops are exchanged.
+    nested: whether first the terms of each inner loop (after the exchange) are added up by `order`,
+    and then these sums one after another. If not, `order` adds up all terms.
     """
 
     def compute(_: Any, left: Rounded, right: Rounded, *rest: Rounded) -> Rounded:

@@ -23,7 +23,7 @@ Map = Callable[[Rounded], Rounded]
 class Library(NamedTuple):
     """The elementary functions of one library, under torch's names.
 
-    name: of the library, for people.
+    name: the library's name, which becomes part of a formula's name in an answer.
     """
 
     name: str
@@ -37,9 +37,10 @@ class Library(NamedTuple):
 
 
 def _correct(function: Callable[[Array], Array]) -> Map:
-    """Return a function that computes in float64 or wider and rounds once.
+    """Return `function` made to compute in float64 and to round once to the input's precision.
 
-    The result is the correctly rounded one, but for rare values close to a tie.
+    For float32 and 16-bit types the result is correctly rounded, but for rare values close to a
+    tie. For float64 it is numpy's own result. `EXACT` is computed in its own, wider type.
     """
 
     def rounded(x: Rounded) -> Rounded:
@@ -60,7 +61,7 @@ def _rsqrt(x: Array) -> Array:
 
 
 def _torch(name: str) -> Map:
-    """Return torch's function of this name, computed in the element type of its input."""
+    """Return torch's function `name`, such as "exp", computed in the element type of its input."""
 
     def computed(x: Rounded) -> Rounded:
         return x.of(kernel(name, [x.values], x.precision))

@@ -32,9 +32,11 @@ class Fit:
 
     function: the name of the mathematical function that the output is nearest to.
     formulas: the names of the formulas that reproduce every element.
-    nearest, share: the formula that reproduces the most elements, and their share (0 to 1).
+    nearest: the name of the formula that reproduces the most elements.
+    share: the share of elements (0 to 1) that `nearest` reproduces.
     error: ‖output − truth‖₂ / (‖truth‖₂ · eps), where the truth is `function` in the widest
-        arithmetic of this machine; nan where the truth is all zero or not finite.
+        arithmetic of this machine, and eps that of the output's type; nan where the truth is all
+        zero or not finite, or where the output has a NaN.
     elements: how many elements were compared.
     """
 
@@ -54,10 +56,15 @@ def fit(
     *,
     part: Callable[[Array], Array] | None = None,
 ) -> Fit:
-    """Return which of `functions` an output is nearest to, and which of its formulas fit the bits.
+    """Return which of `functions` `output` is nearest to, and which of its formulas fit the bits.
 
-    inputs, output: values of `precision` (float32, float64, bfloat16 or float16), decoded.
-    part: selects from the output the elements that the functions compute; None selects all of them.
+    Only the formulas of the nearest function are tried.
+
+    inputs: the inputs of each of `functions`, in the order that they take them.
+    output: the recorded output.
+    precision: the element type of the recorded tensors: float32, float64, bfloat16 or float16.
+        Values of 16-bit types are given as float32.
+    part: returns those elements of the output that the functions compute; None means all of them.
     """
     recorded = nearest(output if part is None else part(output), precision)
     with np.errstate(all="ignore"):
@@ -89,10 +96,10 @@ def _error(output: Array, truth: Array, precision: str) -> float:
 def _shares(
     function: Function, inputs: Sequence[Array], output: Array, precision: str
 ) -> Iterator[tuple[str, float]]:
-    """Yield each formula's name, and the share of elements whose bits the formula gives.
+    """Yield (name, share) for each formula: the share (0 to 1) of elements with the recorded bits.
 
-    A formula is yielded once for each precision and each library that it can be computed with. The
-    names and shares of torch's kernels follow.
+    A formula is tried, under a name of its own, in each precision of `_roundings` and, if it calls
+    elementary functions, with each library. The names and shares of torch's kernels follow.
     """
     for formula in function.formulas:
         for computed_in, rounding in _roundings(precision):
@@ -106,10 +113,13 @@ def _shares(
 
 
 def _roundings(precision: str) -> list[tuple[str, str]]:
-    """Return the precisions to compute a formula in, each with a suffix for the formula's name.
+    """Return (precision, suffix) for each precision that a formula is to be computed in.
 
-    Kernels for 16-bit types compute in float32 and round once; code written by hand rounds after
-    each operation. Other types have one precision.
+    The suffix is put after the formula's name. Kernels for 16-bit types compute in float32 and
+    round once; code written by hand rounds after each operation: both are tried. Other types are
+    computed in themselves, with the suffix "".
+
+    precision: the element type of the recorded tensors.
     """
     if precision in ("bfloat16", "float16"):
         return [("float32", ", in float32"), (precision, f", each step in {precision}")]

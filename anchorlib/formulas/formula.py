@@ -17,10 +17,10 @@ Array = np.ndarray[Any, Any]
 class Formula(NamedTuple):
     """One way to compute a function, which rounds after each of its operations.
 
-    name: the formula as people write it, "g*(1 - y*y)".
-    compute: (library, *inputs) -> output.
-    elementary: whether it calls exp, tanh or the like, which libraries round differently; then the
-        formula is tried with each library.
+    name: the formula as people write it, such as "g*(1 - y*y)".
+    compute: (library, *inputs) -> output. The library supplies exp, tanh and the like.
+    elementary: whether `compute` calls functions of the library, which libraries round differently;
+        then the formula is tried with each library.
     """
 
     name: str
@@ -29,7 +29,11 @@ class Formula(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """torch's own kernel for a function. compute: (inputs, precision) -> values."""
+    """torch's own kernel for a function.
+
+    name: for people, such as "torch's kernel".
+    compute: (inputs, precision) -> output. The kernel computes in the element type `precision`.
+    """
 
     name: str
     compute: Callable[[Sequence[Array], str], Array]
@@ -38,9 +42,10 @@ class Kernel(NamedTuple):
 class Function(NamedTuple):
     """A mathematical function and the ways to compute it.
 
-    name: as "gelu(approximate='tanh')".
-    formulas: the first, evaluated in the widest arithmetic, is taken for the true value.
-    kernels: torch's own kernels, which are tried too.
+    name: the function and its settings, such as "gelu(approximate='tanh')".
+    formulas: formulas that are equal in real numbers and round differently. The first one, computed
+        in the widest arithmetic, is taken for the true value.
+    kernels: torch's own kernels, which are tried after the formulas.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Runs torch's own kernels on recorded inputs; results depend on the torch build and the machine.
 
-This is the only module of `formulas` that needs torch, which is imported when it is called.
+This is the only module of `formulas` that needs torch, and its functions import torch when called.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ def kernel_outputs(
     """Return the outputs of `torch.ops.aten.NAME` as float32 or float64 values.
 
     An output that is None has no entry in the tuple: the next output takes its place.
-    inputs: arrays, which become tensors of `precision`; other arguments are passed unchanged.
+
+    name: NAME, the operation.
+    inputs: the operation's positional arguments. Arrays become tensors of `precision`; all other
+    arguments are passed unchanged.
     precision: the element type to compute in; `EXACT` is computed in float64.
-    options: keyword arguments of the operation; a dtype is given by its name.
+    options: keyword arguments of the operation; a dtype is given by its name, such as "float32".
     """
     import torch
 
@@ -47,8 +50,9 @@ def kernel_gradients(
 ) -> list[Array]:
     """Return the gradients of the first inputs of `torch.ops.aten.NAME`, as autograd computes them.
 
-    g: the gradient of the operation's first output. leaves: of how many inputs the gradients are
-    returned. The other arguments are those of `kernel_outputs`.
+    g: the gradient of the operation's first output.
+    leaves: how many gradients are returned: those of inputs 0 to leaves - 1, which are arrays.
+    The other arguments are those of `kernel_outputs`.
     """
     import torch
 

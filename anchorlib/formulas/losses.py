@@ -34,7 +34,9 @@ Sum = Callable[[Rounded], Rounded]
 def mse_loss(reduction: str) -> Function:
     """Return the `Function` that gives the mean, or the sum, of (x - t)², as one element.
 
-    Its inputs: x, t, both flat. reduction: "mean" or "sum".
+    The inputs of the `Function`: x and t, both flat.
+
+    reduction: "mean" or "sum".
     """
 
     def form(total: Sum) -> Callable[..., Rounded]:
@@ -50,9 +52,12 @@ def mse_loss(reduction: str) -> Function:
 
 
 def mse_loss_backward(reduction: str) -> Function:
-    """Return the `Function` g·2·(x - t)/n: the gradient of the loss's input x; n is 1 for a sum.
+    """Return the `Function` g·2·(x - t)/n, the gradient of the input x of `mse_loss`.
 
-    Its inputs: g of one element, x and t, both flat. reduction: "mean" or "sum".
+    n is the number of elements for the reduction "mean", and 1 for "sum". The inputs of the
+    `Function`: g of one element, then x and t, both flat.
+
+    reduction: "mean" or "sum".
     """
 
     def scale(x: Rounded) -> float:
@@ -114,7 +119,8 @@ def log_softmax_backward() -> Function:
 def cross_entropy() -> Function:
     """Return the `Function` that gives the mean of -log_softmax(x) at the target, as one element.
 
-    Its inputs: x (n, classes), t (n, classes) of 0 and 1.
+    The inputs of the `Function`: x and t, both (n, classes). A row of t has a 1 at the target's
+    class and 0 elsewhere.
     """
 
     def form(total: Sum) -> Callable[[Library, Rounded, Rounded], Rounded]:
@@ -134,7 +140,8 @@ def cross_entropy() -> Function:
 def cross_entropy_backward() -> Function:
     """Return the `Function` (softmax(x) - t)·g/n: the gradient of a cross entropy's input x.
 
-    Its inputs: g of one element, x (n, classes), t (n, classes) of 0 and 1.
+    The inputs of the `Function`: g of one element, then x and t, both (n, classes). A row of t has
+    a 1 at the target's class and 0 elsewhere.
     """
 
     def by_logarithm(total: Sum) -> Callable[..., Rounded]:

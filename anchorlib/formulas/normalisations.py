@@ -104,9 +104,9 @@ def _bind(
 
 
 def _scaled(x: Rounded, parameters: Sequence[Rounded]) -> Rounded:
-    """Return x times the weight plus the bias.
+    """Return x times the weight plus the bias, as far as there are a weight and a bias.
 
-    parameters: nothing, the weight alone, or the weight and the bias.
+    parameters: [], [weight] or [weight, bias].
     """
     scaled = x * parameters[0] if parameters else x
     return scaled + parameters[1] if len(parameters) > 1 else scaled
@@ -115,7 +115,7 @@ def _scaled(x: Rounded, parameters: Sequence[Rounded]) -> Rounded:
 def layer_norm(eps: float) -> Function:
     """Return the `Function` (x - mean)/sqrt(var + eps)*w + b over the last axis.
 
-    Its inputs: x, then w and b if there are any.
+    The inputs of the `Function`: x, or x and w, or x, w and b.
     """
 
     def arguments(inputs: Sequence[Array]) -> list[Any]:
@@ -151,8 +151,9 @@ def rms_norm(eps: float) -> Function:
 def _forms(root: str, inverse: str, eps: float, *, centred: bool = True) -> tuple[Formula, ...]:
     """Return the formulas of a normalisation in each order of sums, and one in float64.
 
-    root: the name of the formula that divides by the root. inverse: the name of the formula that
-    multiplies by the root's inverse. centred: whether the mean is subtracted first.
+    root: the name of the formula that divides by the root of the variance (or mean square) + eps.
+    inverse: the name of the formula that multiplies by the inverse of that root.
+    centred: whether the mean is subtracted first, as layer norm does and RMS norm does not.
     """
 
     def form(total: Callable[[Rounded], Rounded], *, divides: bool) -> Callable[..., Rounded]:

@@ -27,7 +27,7 @@ _LANES: Final = (2, 4, 8, 16, 32)
 
 
 class ProductPart(NamedTuple):
-    """The rows and columns of a matrix product that are computed and compared."""
+    """The rows and columns of a matrix product that are computed and compared, as indices."""
 
     rows: Array
     columns: Array
@@ -39,9 +39,9 @@ class ProductPart(NamedTuple):
 
 
 def product(part: ProductPart) -> Function:
-    """Return the `Function` a·b (+ c), of which the rows and columns of `part` are computed.
+    """Return the `Function` a·b, or a·b + c, of which the rows and columns of `part` are computed.
 
-    Its inputs: a (m, k), b (k, n), perhaps c (n,).
+    The inputs of the `Function`, as whole arrays: a (m, k), b (k, n) and, if it is added, c (n,).
     """
 
     def form(order: Callable[[Rounded, Rounded], Rounded]) -> Callable[..., Rounded]:
@@ -68,7 +68,10 @@ def product(part: ProductPart) -> Function:
 
 
 def sequential(a: Rounded, b: Rounded) -> Rounded:
-    """Return a·b of matrices (…, m, k), (…, k, n); each product is rounded before it is added."""
+    """Return a·b of matrices (…, m, k) and (…, k, n), with the terms added one after another.
+
+    Each product of two elements is rounded before it is added.
+    """
     total = _column(a, 0) * _row(b, 0)
     for at in range(1, a.values.shape[-1]):
         total = total + _column(a, at) * _row(b, at)
@@ -76,9 +79,10 @@ def sequential(a: Rounded, b: Rounded) -> Rounded:
 
 
 def fused(a: Rounded, b: Rounded) -> Rounded:
-    """Return a·b of matrices (…, m, k) and (…, k, n), by fused multiply-add.
+    """Return a·b of matrices (…, m, k) and (…, k, n), with each term added by fused multiply-add.
 
-    Products are not rounded, but for the first, as nothing is added to it.
+    Products of two elements are not rounded before they are added, except for the first one, which
+    is added to 0.
     """
     return _lanes(a, b, 1)
 
@@ -98,9 +102,10 @@ def _in_lanes(count: int) -> Product:
 
 
 def in_two(first: Product, outer: int) -> Product:
-    """Return a product that adds up groups of terms by `first`, and then the sums of the groups.
+    """Return a function that computes a·b by groups of terms, and then adds up the groups' sums.
 
-    outer: the number of groups, each of consecutive terms.
+    first: computes the product within each group.
+    outer: the number of groups, each of equally many consecutive terms.
     """
 
     def summed(a: Rounded, b: Rounded) -> Rounded:

@@ -57,8 +57,11 @@ PRECISIONS: Final[dict[str, tuple[Any, Callable[[Array], Array]]]] = {
 class Rounded:
     """An array of one precision, whose every operation is rounded to that precision.
 
-    values: an array of any shape. precision: a key of `PRECISIONS`. A Python number in an operation
-    is a constant of the numpy type in which the precision is computed.
+    A Python number in an operation is a constant of the numpy type in which the precision is
+    computed.
+
+    values: an array of any shape.
+    precision: a key of `PRECISIONS`.
     """
 
     __slots__ = ("precision", "values")
@@ -69,7 +72,7 @@ class Rounded:
         self.precision = precision
 
     def of(self, values: Any) -> Rounded:
-        """Make an array of `values`, rounded to the precision of this array."""
+        """Return a new array of `values`, rounded to the precision of this array."""
         return Rounded(values, self.precision)
 
     def map(self, function: Callable[[Array], Array]) -> Rounded:
@@ -79,8 +82,8 @@ class Rounded:
     def sum(self, *, order: str = "pairwise") -> Rounded:
         """Return the sum over the last axis, kept as an axis of size 1.
 
-        order: "pairwise" adds as numpy does; "sequential" adds one term after another and rounds
-            each partial sum.
+        order: "pairwise" adds as numpy does, and rounds the whole sum; "sequential" adds one term
+            after another and rounds each partial sum.
         """
         if order == "pairwise":
             return self.map(lambda one: one.sum(-1, keepdims=True))
@@ -119,12 +122,12 @@ class Rounded:
 
 
 def fma(a: Rounded, b: Rounded, c: Rounded | float) -> Rounded:
-    """Return a·b + c, rounded once in float32 and float64; in `EXACT` an ordinary a·b + c.
+    """Return a·b + c with a single rounding in float32 and float64; in `EXACT` an ordinary a·b + c.
 
     The intermediate sum is rounded to odd, so that the last rounding cannot meet a tie that the
     rounding before it made (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums:
-    proved algorithms using rounding to odd", 2008). 16-bit types round the float32 result once
-    more.
+    proved algorithms using rounding to odd", 2008). For 16-bit types, the float32 result is rounded
+    once more. The result has the precision of `a`.
     """
     third = c.values if isinstance(c, Rounded) else a.values.dtype.type(c)
     if a.precision == EXACT:
@@ -140,21 +143,27 @@ def fma(a: Rounded, b: Rounded, c: Rounded | float) -> Rounded:
 
 
 def _two_sum(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return a float64 sum, and the error of its rounding, exactly (Knuth)."""
+    """Return x + y rounded to float64, and the exact rest that this sum lacks (Knuth)."""
     total = x + y
     back = total - x
     return total, (x - (total - back)) + (y - back)
 
 
 def _two_product(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return a float64 product and its rounding's error, exact where nothing overflows (Dekker)."""
+    """Return x·y rounded to float64, and the rest that this product lacks (Dekker).
+
+    The rest is exact where nothing overflows or underflows.
+    """
     product = x * y
     (x1, x2), (y1, y2) = _halves(x), _halves(y)
     return product, x2 * y2 - (((product - x1 * y1) - x2 * y1) - x1 * y2)
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
-    """Return the upper 26 bits of a float64 mantissa, and the rest, as two numbers (Veltkamp)."""
+    """Return two float64 numbers whose sum is `x`, each of at most 26 bits (Veltkamp).
+
+    The first has the upper bits of the mantissa.
+    """
     large = x * 134217729.0
     upper = large - (large - x)
     return upper, x - upper

@@ -5,8 +5,9 @@
     OpAlignment ─marks_of─ how another run differs
 
 A node is an operation; an edge leads from the operation that made a tensor to an operation that
-has the tensor as an input. Names are paths (stage, then module by module), so that viewers fold
-them.
+has the tensor as an input. Names are paths: the stage (forward, backward, optimizer and so on),
+then module by module, so that viewers fold them. Where two runs are compared, `marks_of` makes a
+text for each operation that differs, which the graph shows at the operation's node.
 """
 
 from anchorlib.graphs.graph import Graph, graph_of

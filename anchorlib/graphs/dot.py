@@ -1,5 +1,7 @@
 """Graphs in the language of Graphviz: clusters in clusters by stage and module, colours by stage.
 
+A stage is the part of a step that runs an operation: "forward", "backward", "optimizer" and others.
+
 anchor graph run1 --module fc1 -o fc1.dot && dot -Tsvg fc1.dot -o fc1.svg
 """
 
@@ -59,7 +61,10 @@ def dot_text(graphs: Sequence[Graph], remark: str = "") -> str:
 
 
 class _Clusters:
-    """Writes the nodes of a graph as nested clusters, one for each stage and module."""
+    """Writes the nodes of a graph as nested clusters, one for each stage and module.
+
+    numbers: gives the clusters their numbers; all graphs of a file share it.
+    """
 
     def __init__(self, graph: Graph, numbers: Iterator[int]) -> None:
         self._numbers = numbers
@@ -119,9 +124,9 @@ def _drawn(start: str, end: str, text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    r"""Return a quoted string of DOT that shows `text` unchanged: backslashes are doubled.
+    r"""Return a quoted string of DOT that Graphviz shows as `text`.
 
-    Quotes are written as entities, which Graphviz shows as quotes: netron's reader ends a string at
-    any quote, an escaped one too.
+    Backslashes are doubled. Quotes and "&" are written as HTML entities, which Graphviz shows as
+    these characters: netron's reader would end the string at any quote, even at an escaped one.
     """
     return f'"{text.translate(_ESCAPES)}"'

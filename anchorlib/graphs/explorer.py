@@ -1,7 +1,8 @@
 """Writes graphs as a graph collection in JSON, which Google's Model Explorer opens.
 
-Each run is a graph of its own, so that both can be shown side by side; groups are stages and
-modules. Operations that differ from the other run are red.
+Each run is a graph of its own, so that two runs can be shown side by side. Nodes are grouped by
+stage ("forward", "backward" and others), then by module. Operations that differ from those of the
+other run are red.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _RED: Final = {"backgroundColor": "#ffb3b3", "borderColor": "#c62828", "textColo
 def explorer_text(graphs: Sequence[Graph], remark: str = "") -> str:
     """Return the JSON of a graph collection for Model Explorer that holds these graphs.
 
-    remark: added to the collection's label.
+    remark: added to the collection's label, which names the runs; "" adds nothing.
     """
     label = " and ".join(graph.name for graph in graphs)
     return json.dumps(

@@ -1,5 +1,7 @@
 """Traced operations as nodes and edges, before they are written in any format.
 
+Each operation is a node. A step's stages are "forward", "backward", "optimizer" and others.
+
 Views are left out: the log of operations names, for each input, the operation that wrote the memory
 which the input reads, so no edge leads through a view.
 """
@@ -32,7 +34,10 @@ _MOST_TOLD: Final = 8  # tensors of one operation that its attributes list
 
 @dataclass(frozen=True, slots=True)
 class GraphTensor:
-    """An input or output tensor of an operation: the operation's name for it, dtype and shape."""
+    """An input or output tensor of an operation.
+
+    argument: the operation's name for the tensor, which is not unique in a graph.
+    """
 
     argument: str
     dtype: str
@@ -48,9 +53,9 @@ class InputSource:
 
     maker: the index in `Graph.nodes` of the operation that made the tensor; None where no operation
         of the graph made it: a parameter, a batch, the output of an operation that was not chosen.
-    output: which of the maker's outputs the tensor is.
-    outside: where there is no maker, a number for the tensor. Inputs with equal bits, dtype and
-        shape in one step and module have one number: they are drawn as one tensor.
+    output: the index of the tensor among the maker's outputs; 0 where `maker` is None.
+    outside: a number for the tensor where `maker` is None, else None. Inputs with equal bits, dtype
+        and shape in one step and module have one number: they are drawn as one tensor.
     """
 
     tensor: GraphTensor
@@ -63,10 +68,14 @@ class InputSource:
 class Node:
     """One operation as a node of a graph.
 
-    name: its path, unique among all graphs of a file: "backward/fc1/mm_28".
-    scope: the parts of that path before the last. label: as "mm". domain: as "aten".
-    attributes: further facts, by name, as printable and short texts.
-    mark: how the other run differs here; "" where it does not differ or there is no other run.
+    name: the node's path, unique among all graphs of a file: "backward/fc1/mm_28".
+    scope: the parts of the path before the last: ("backward", "fc1").
+    label: the operation's name without its library and overload: "mm".
+    domain: the operation's library: "aten".
+    stage: the part of the step that ran the operation, such as "backward".
+    attributes: further facts as printable, short texts, by the fact's name.
+    mark: what the other run does differently here; "" where the runs do not differ, or where there
+        is no other run.
     """
 
     name: str
@@ -87,8 +96,8 @@ class Graph:
     name: the run's name, printable.
     nodes: the operations in the order in which they ran, so that an input's maker comes first.
     views: how many operations were left out because they make no tensor of their own.
-    left_out: how many more were left out because a graph holds MOST_NODES at most.
-    against: whether the run was compared with another one.
+    left_out: how many more were left out because the graph would have had too many nodes.
+    against: whether the run was compared with another run.
     """
 
     name: str
@@ -99,7 +108,10 @@ class Graph:
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """The edges as indices into `nodes`: (maker, user) for each input that a node here made."""
+        """A pair of indices in `nodes`, (maker, user), for each input that a node of it made.
+
+        A pair occurs several times where the user takes several tensors of the maker.
+        """
         return [
             (one.maker, place)
             for place, node in enumerate(self.nodes)
@@ -123,11 +135,13 @@ def graph_of(
 ) -> Graph:
     """Make a graph of the operations of one rank of a run.
 
-    ops: sorted by step and index, as `Run.ops` gives them.
-    marks: how operations differ from another run, by rank, step and index; None where there is no
-        other run.
-    scope: put before every path, as the run's name where a file holds two runs.
-    most: how many operations the graph may hold.
+    ops: the operations, sorted by step and index, as `Run.ops` gives them.
+    name: the run's name.
+    marks: a text for each operation that differs from another run, by (rank, step, index) of the
+        operation; None where there is no other run.
+    scope: parts that are put before every node's path, such as the run's name where a file holds
+        two runs.
+    most: how many operations the graph may hold; the first ones are kept.
     """
     drawn = [op for op in ops if op.outputs and not op.view]
     several = len({op.step for op in drawn}) > 1

@@ -27,7 +27,7 @@ SUFFIXES: Final = tuple(_FORMATS)
 def write_graphs(graphs: Sequence[Graph], suffix: str, file: IO[bytes], remark: str = "") -> None:
     """Write the graphs into one file, in the format of `suffix`, which is one of `SUFFIXES`.
 
-    remark: a line about all graphs, which is written into the file too.
+    remark: a line about all graphs, which is written into the file too; "" for none.
     """
     written = _FORMATS[suffix](graphs, remark)
     file.write(written if isinstance(written, bytes) else written.encode())

@@ -13,10 +13,13 @@ Marks: TypeAlias = Mapping[OpKey, str]
 
 
 def marks_of(alignment: OpAlignment, a: str, b: str) -> tuple[Marks, Marks]:
-    """Return, for run A and for run B, a text about each operation that differs between them.
+    """Return, for run A and for run B, a text about each operation that differs between the runs.
 
-    The texts are keyed by (rank, step, index) of the operation. a, b: the names of the runs, which
-    the texts mention.
+    Each of the two dicts has the texts by (rank, step, index) of the run's own operation. A text
+    says what the other run does at this place.
+
+    alignment: the operations of the two runs side by side.
+    a, b: the names of the runs, which the texts mention.
     """
     marks: tuple[dict[OpKey, str], dict[OpKey, str]] = ({}, {})
     for one in alignment.every:

@@ -45,7 +45,11 @@ _PACKAGE: Final = "anchorlib"
 
 
 def message(kind: str, /, **fields: Any) -> Any:
-    """Make a message of one of the kinds in `_FIELDS`, with these fields."""
+    """Make a protobuf message.
+
+    kind: a key of `_FIELDS`, such as "onnx.Node".
+    fields: the values of its fields, by the fields' names.
+    """
     return _class(kind)(**fields)
 
 

@@ -1,8 +1,9 @@
 """The names of operations and modules in graphs.
 
-Whatever a program calls its modules, each part of a path is printable, holds no "/" and is not
-empty. Two names may become equal when they are cut or escaped; paths stay unique, since each ends
-with the number of its operation.
+A path leads to an operation's node: "backward/fc1/mm_28" has the stage, then module by module, then
+the operation's label and number. Whatever a program calls its modules, each part of a path is
+printable, holds no "/" and is not empty. Two names may become equal when they are cut or escaped;
+paths stay unique, since each ends with the number of its operation.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _DEEPEST: Final = 24  # the most parts of a module's path; the rest stays one pa
 
 
 def cut(text: str) -> str:
-    """Return `text` made printable and cut to a length that people still read."""
+    """Return `text` made printable and cut to at most 300 characters, the last of them "…"."""
     shown = escape(text)
     return shown if len(shown) <= _LETTERS else f"{shown[: _LETTERS - 1]}…"
 
@@ -36,9 +37,9 @@ def domain_of(op: Op) -> str:
 
 
 def scope_of(op: Op, *, step: bool) -> tuple[str, ...]:
-    """Return the path of the groups that an operation is in: its stage, then module by module.
+    """Return the parts of an operation's path before the last: its stage, then module by module.
 
-    step: whether the step comes first, which a graph of several steps needs.
+    step: whether a part "step3" comes first, which a graph of several steps needs.
     """
     parts = [part for part in op.module.split(".", _DEEPEST) if part]
     first = (f"step{op.step}",) if step else ()
@@ -46,6 +47,9 @@ def scope_of(op: Op, *, step: bool) -> tuple[str, ...]:
 
 
 def part(text: str) -> str:
-    """Return `text` as one part of a path: printable, without "/", cut; "-" where it is empty."""
+    """Return `text` as one part of a path: printable, "/" escaped, cut to 80 characters.
+
+    The result is "-" where `text` is empty.
+    """
     shown = escape(text).replace("/", r"\x2f") or "-"
     return shown if len(shown) <= _PART else f"{shown[: _PART - 1]}…"

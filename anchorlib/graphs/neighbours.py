@@ -16,13 +16,16 @@ _FAR: Final = 3  # edges from an operation that differs back to the farthest mak
 
 
 def ops_around(ops: Sequence[Op], end: Op, parting: Container[OpKey] = ()) -> list[Op]:
-    """Return up to twelve operations of a step, in order: makers of inputs, `end`, its users.
+    """Return `end` with at most eight operations that lead to it and three that use its outputs.
 
-    ops: the operations of the step and rank of `end`; views and operations without outputs are left
-        out.
-    parting: the operations that differ from another run. Makers at most three edges back are
-        chosen, and edges are counted anew from each operation in `parting`, so that the graphs of
-        two runs show the same operations before the runs part.
+    The operations come in the order in which they ran. An operation leads to `end` if it made an
+    input of `end`, or an input of such an operation, at most three edges back.
+
+    ops: the operations of the step and rank of `end`; views and operations without outputs are
+        skipped.
+    parting: the keys (`op_key`) of operations that differ from another run. Edges are counted anew
+        from each of these, so that the graphs of two runs show the same operations before the runs
+        part.
     """
     drawn = {op.index: op for op in ops if op.outputs and not op.view}
     near = {end.index: end}
@@ -37,10 +40,13 @@ def ops_around(ops: Sequence[Op], end: Op, parting: Container[OpKey] = ()) -> li
 
 
 def _makers(drawn: dict[int, Op], end: Op, parting: Container[OpKey]) -> Iterator[Op]:
-    """Yield the makers of an operation's inputs, then the makers of theirs, and so on, each once.
+    """Yield the operations that made inputs of `end`, then those that made their inputs, and so on.
 
-    drawn: the operations that may be yielded, by index. The search goes back at most `_FAR` edges
-    from `end`, and from each operation in `parting` (those that differ from another run).
+    Each operation is yielded once. The search goes back at most `_FAR` edges from `end`, and from
+    each operation in `parting`.
+
+    drawn: the operations that may be yielded, by their index in the step.
+    parting: the keys of operations that differ from another run.
     """
     seen, todo = {end.index}, deque([(end, 0)])
     while todo:

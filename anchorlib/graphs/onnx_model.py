@@ -29,7 +29,10 @@ _ELEMENTS: Final = {
 
 
 def onnx_bytes(graphs: Sequence[Graph], remark: str = "") -> bytes:
-    """Return a serialised ONNX model with these graphs side by side; `remark` describes it."""
+    """Return a serialised ONNX model with these graphs side by side.
+
+    remark: the model's description (`doc_string`), which viewers show.
+    """
     name = " and ".join(graph.name for graph in graphs)
     whole = message("onnx.Graph", name=name, doc_string=remark)
     for graph in graphs:

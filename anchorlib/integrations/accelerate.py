@@ -34,7 +34,9 @@ def watch(  # prepared objects first, then the arguments of `start` and `watch`
 
     model, optimizer: as `accelerator.prepare` returned them. Several optimizers are given as a list
         in the order in which they step; the last of them counts the steps.
-    run, options: as for `anchorlib.start`. tensors, prefix: as for `Session.watch`.
+    run, options: the run's name, and keyword arguments, for `anchorlib.start`.
+    tensors, prefix: which tensors are recorded, and what precedes their names, as for
+        `Session.watch`.
 
     The caller closes the session, like a session of `anchorlib.start`. Raises what `start` and
     `watch` raise, and TypeError for an unknown option; then no session is open.

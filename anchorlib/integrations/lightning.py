@@ -37,8 +37,9 @@ __all__ = ["AnchorCallback"]
 class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not type-checked with us
     """Records the fit of a LightningModule, with the optimizers that it configured.
 
-    run, options: as for `anchorlib.start`; the rank is the trainer's unless it is given. A fit from
-        a checkpoint continues the run as its next attempt.
+    run, options: the run's name, and keyword arguments, for `anchorlib.start`; the rank is the
+        trainer's unless it is given. A fit from a checkpoint goes on in the same run, as the run's
+        next attempt.
     tensors, prefix: as for `Session.watch`; tensors that the module itself anchors are recorded
         too.
 
@@ -114,7 +115,7 @@ class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not 
     # -- steps, passes and phases
 
     def on_train_batch_start(self, *_arguments: Any) -> None:
-        """Begin a pass: each batch is one."""
+        """Begin a pass of the session; each batch of the training is one pass."""
         self._batch()
 
     def on_train_batch_end(self, trainer: Any, *_arguments: Any) -> None:
@@ -143,11 +144,17 @@ class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not 
     # -- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the present step, as a dict that goes into the checkpoint."""
+        """Return {"step": the present step}, which goes into the checkpoint.
+
+        Outside a fit, the step is the one that the last fit reached.
+        """
         return {"step": self._step if self.session is None else self.session.current_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the step over from a checkpoint, as the step that this fit goes on from."""
+        """Set the step from which the next fit counts.
+
+        state_dict: the dict that `state_dict` returned when the checkpoint was written.
+        """
         self._step = state_dict["step"]
 
 

@@ -16,11 +16,11 @@ __all__ = ["ObservedTraining"]
 class ObservedTraining:
     """Opens, for an integration, a session when a training begins, and closes it at the end.
 
-    run, options: the arguments for `anchorlib.start`, without its `tensors`.
-    tensors, prefix: the arguments for `Session.watch`.
+    run, options: the run's name, and a dict of keyword arguments, for `anchorlib.start`.
+    tensors, prefix: arguments of the same names for `Session.watch`.
     session: the open session; None while no training runs.
 
-    Raises TypeError for a keyword that `start` does not take.
+    Raises TypeError for an option that `start` does not take.
     """
 
     def __init__(
@@ -37,13 +37,15 @@ class ObservedTraining:
     def begin(
         self, model: nn.Module, optimizer: object, *, rank: int, first_step: int = 0
     ) -> Session:
-        """Open the session and watch `model` with its optimizer, or a list of them.
+        """Open the session and watch `model` with its optimizer or its list of optimizers.
 
         Each scalar on which `backward` is called is recorded as `loss`, unless an anchor or a
         watched tensor has that name. A session that an earlier training left open is closed first.
 
-        rank, first_step: used unless the user's options name them. A training that does not begin
-        at step 0 comes from a checkpoint: it is the run's next attempt, not another run.
+        rank: this process's rank, unless the user's options give another.
+        first_step: the number of the first step, unless the user's options give another. If it is
+        not 0, the training goes on from a checkpoint: the session records the run's next attempt
+        in the run as it is, unless the user's options say `resume` themselves.
 
         Returns the session. Raises what `start` and `Session.watch` raise; then no session is open.
         """
@@ -64,7 +66,8 @@ class ObservedTraining:
     def end(self, fault: BaseException | None = None) -> None:
         """Close the session, if one is open.
 
-        fault: the exception that ended the training; then closing raises none of its own.
+        fault: the exception that ended the training, in which case closing raises none of its own;
+        None for a training that ended normally.
         """
         session, self.session = self.session, None
         if session is not None:

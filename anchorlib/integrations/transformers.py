@@ -29,8 +29,9 @@ __all__ = ["AnchorCallback"]
 class AnchorCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not type-checked with us
     """Records what `Trainer.train` does to its model, with its optimizer.
 
-    run, options: as for `anchorlib.start`; the rank is the trainer's unless it is given. A training
-        from a checkpoint continues the run as its next attempt.
+    run, options: the run's name, and keyword arguments, for `anchorlib.start`; the rank is the
+        trainer's unless it is given. A training from a checkpoint goes on in the same run, as the
+        run's next attempt.
     tensors, prefix: as for `Session.watch`; tensors that the model itself anchors are recorded too.
 
     The run is closed when training ends. The trainer does not report exceptions to callbacks: after

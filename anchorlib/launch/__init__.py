@@ -6,7 +6,8 @@
                                  └─▶ auto_watcher  opens a session, watches their models
     ANCHOR_WATCH ──▶ anchorlib_watch.pth, which is installed beside the packages, runs the same hook
 
-A watcher is the object that does this work in a process that constructs an optimizer.
+A watcher is the object that does this work in a process that constructs an optimizer. The hook is
+the code in hook/ that Python runs at its start.
 
 request                what to record, passed as JSON in the environment
 command                the command that is run, and its environment

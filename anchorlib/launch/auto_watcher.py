@@ -52,7 +52,7 @@ _AT_ONCE = 8  # optimizers of known models are added in batches once there are t
 class AutoWatcher:
     """Opens a session and watches the models of a program that opens no session itself.
 
-    request: what to record.
+    request: what to record: the run's name, selectors of tensors, and a mode.
     """
 
     def __init__(self, request: Request) -> None:
@@ -69,17 +69,20 @@ class AutoWatcher:
 
     @property
     def rests_in_children(self) -> bool:
-        """Whether a session was opened.
+        """Whether a session was opened, so that this watcher does nothing in a forked child.
 
-        If so, a forked child keeps this watcher, which does nothing in the child; if not, the child
-        forgets it and may record models itself.
+        If no session was opened, a forked child forgets this watcher and may record models itself.
         """
         return self._session is not None
 
     def constructed(self, optimizer: Optimizer, frame: FrameType) -> None:
-        """Watch the models of `optimizer`, which `frame` constructed or gave more parameters.
+        """Watch the models of `optimizer`, a new one or one that was given more parameters.
 
-        Raises nothing: faults are written to stderr.
+        The first models that are found open the session. Does nothing once this watcher is stopped
+        (see `_is_ours`). Raises nothing: faults are written to stderr.
+
+        frame: the stack frame that called the constructor or `add_param_group`. Its variables and
+        those of its callers name the models.
         """
         with self._lock:
             if self._over or not self._is_ours():
@@ -96,15 +99,18 @@ class AutoWatcher:
 
         Does nothing while `optimizer` is still being constructed: `constructed` is called
         afterwards.
+
+        frame: the stack frame that called `add_param_group`.
         """
         if self._has(optimizer):
             self.constructed(optimizer, frame)
 
     def compiles(self) -> None:
-        """Watch, before `torch.compile` is called, the models of optimizers on the waiting list.
+        """Add the optimizers on the waiting list now, as `torch.compile` is about to be called.
 
         The list has optimizers of known models that wait to be added together. Hooks that are
-        registered later would not be part of the compiled code.
+        registered after the call would not be part of the compiled code. From now on, no optimizer
+        is put on the list.
         """
         with self._lock:
             self._compiles = True
@@ -113,7 +119,8 @@ class AutoWatcher:
     def wrapped(self, wrapper: object) -> None:
         """Watch `wrapper`, which `torch.compile` returned, in place of the model inside it.
 
-        The wrapper then compiles the model's hooks, too. Does nothing once training has begun.
+        The wrapper then compiles the model's hooks, too. Does nothing once training has begun, or
+        where the model inside is not watched.
         """
         with self._lock:
             session = self._session
@@ -127,9 +134,10 @@ class AutoWatcher:
                     self._watch_anew(session)
 
     def _is_ours(self) -> bool:
-        """Return whether no session but this watcher's is active; otherwise stop this watcher.
+        """Return whether this watcher may go on; if not, stop it for good.
 
-        The watcher also stops, and False is returned, where its session was closed by other code.
+        It may not where the program has opened a session of its own, or where other code has closed
+        the watcher's session.
         """
         active = active_session()
         if active is self._session:
@@ -168,11 +176,11 @@ class AutoWatcher:
         return known is not None and known() is optimizer
 
     def _catch_up(self) -> None:
-        """Watch the models of the optimizers on the waiting list again, now with these optimizers.
+        """Empty the waiting list, and watch its optimizers' models again with these optimizers.
 
         Before training has begun, all models are watched again, since the order of the optimizers
-        counts (`_last_first`). Does nothing where no optimizer waits, or where the program has
-        opened a session of its own.
+        counts (`_last_first`). No model is watched again where no optimizer waits, or where the
+        program has opened a session of its own.
         """
         waiting = [one for held in self._waiting if (one := held()) is not None]
         session, self._waiting = self._session, []
@@ -223,10 +231,10 @@ class AutoWatcher:
             self._watch(session, model)
 
     def _last_first(self, models: list[Model]) -> list[Model]:
-        """Return `models` in the order to watch them: the last optimizer's model first.
+        """Return `models` in the order to watch them: the model of the newest optimizer first.
 
-        The optimizer of the first watched model ends the session's steps, and optimizers mostly
-        step in the order of their construction.
+        The optimizer of the first watched model ends the session's steps, and it should be the last
+        one to step in a step. Optimizers mostly step in the order of their construction.
         """
         own = [model.own() for model in models]
         optimizers = [one() for one in self._optimizers.values()]
@@ -302,15 +310,16 @@ class AutoWatcher:
     # -- the end
 
     def end(self) -> None:
-        """Close the watcher's session, if it is still open, and write where the run is."""
+        """Close the watcher's session if it is still open, and write to stderr where the run is."""
         if self._session is not None and not self._over and active_session() is self._session:
             self.tell_unknown()
             end_session(self._session, self._request.store)
 
     def tell_unknown(self) -> None:
-        """Write to stderr, once, which selectors of the request match no tensor of any model.
+        """Write to stderr which selectors of the request match no tensor of any model.
 
-        To be called when training has begun, as models may be constructed until then.
+        Does nothing at a second call. The caller has to wait until training has begun, as models
+        may be constructed until then.
         """
         texts, self._untold = self._untold, ()
         for text in texts:

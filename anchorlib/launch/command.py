@@ -1,4 +1,4 @@
-"""The command of `anchor run`: its environment, and how this process is replaced by it."""
+"""The command that `anchor run` runs: its environment, and how it replaces this process."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ _NODES = re.compile(r"--(nnodes|node[_-]rank|num_machines|machine_rank)\b")
 class Launch:
     """A command that is about to run.
 
-    words: the command line. environment: the command's environment. unseen: why the command will
-        run unobserved; empty where no reason is known.
+    words: the command line.
+    environment: all variables of the command's environment.
+    unseen: why the command will run unobserved, a sentence for the user; "" where no reason is
+        known.
     """
 
     words: tuple[str, ...]
@@ -58,7 +60,10 @@ class Launch:
 
 
 def _why_not(name: str, fault: OSError) -> str:
-    """Return why the command `name` cannot be run, and what to type if it is a Python script."""
+    """Return a message: the command `name` cannot be run, why, and what to type for a script.
+
+    fault: the error that running the command raised.
+    """
     said = f"cannot run {escape(name)}: {fault.strerror or type(fault).__name__}"
     if name.endswith(".py") and Path(name).is_file():
         said += f"; a script follows its Python: anchor run -- python {escape(shlex.quote(name))}"
@@ -68,15 +73,16 @@ def _why_not(name: str, fault: OSError) -> str:
 def launch(words: Sequence[str], request: Request, settings: Mapping[str, str]) -> Launch:
     """Return the command `words`, ready to be run and recorded as `request` says.
 
-    settings: further variables of its environment: always ANCHOR_STORE; perhaps ANCHOR_STEPS,
-        ANCHOR_PHASES, ANCHOR_TRACE.
+    A run without a name is named by the job's id (of Slurm or torchrun), or else by the script's
+    name and the time; all processes of the command share that name. A store that is a directory is
+    made, if it does not exist.
 
-    A run without a name is named by the job's id, or else by the script's name and the time; all
-    processes of the command share that name.
+    words: the command line.
+    settings: variables for the command's environment, besides those of this process: always
+        ANCHOR_STORE; perhaps ANCHOR_STEPS, ANCHOR_PHASES, ANCHOR_TRACE.
 
-    A store that is a directory is made, if it does not exist.
-
-    Raises RunExistsError, StoreError for a directory that cannot be made, and OptionError,
+    Raises RunExistsError where the directory has a run of the given name (which a job or a rerun
+    may continue or replace), StoreError for a directory that cannot be made, and OptionError,
     InvalidNameError, ModeError or UnknownTensorError for settings or a request that no session
     accepts.
     """
@@ -100,7 +106,7 @@ def launch(words: Sequence[str], request: Request, settings: Mapping[str, str]) 
 def _must_be_new(name: str, store: str) -> None:
     """Raise RunExistsError if the run `name` exists in the directory `store`.
 
-    Otherwise a training would run for hours unrecorded. Collectors are not asked.
+    Otherwise a training would run for hours unrecorded. Does nothing where `store` is a URL.
     """
     if "://" not in store and (Path(store) / f"{name}.zarr").exists():
         raise RunExistsError(
@@ -111,7 +117,8 @@ def _must_be_new(name: str, store: str) -> None:
 def _place(store: str) -> str:
     """Make the directory `store`, and return its absolute path; return a URL as it is.
 
-    The path is absolute because the program may change its working directory.
+    The path is absolute because the program may change its working directory. Raises StoreError
+    where the directory cannot be made.
     """
     if "://" in store:
         return store
@@ -138,7 +145,11 @@ def _name_of(words: Sequence[str]) -> str:
 
 
 def _script(words: Sequence[str]) -> str:
-    """Return the name of the script or module in a command line, after any launcher."""
+    """Return the name of the script or module that a command line runs, for the run's name.
+
+    Launchers such as torch.distributed.run are skipped. Where there is no script and no module, it
+    is the name of the program.
+    """
     for before, word in zip(("", *words), words, strict=False):
         if before == "-m" and word not in _LAUNCHERS:
             return word

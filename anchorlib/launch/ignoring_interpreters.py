@@ -19,7 +19,10 @@ _WITH_VALUE = ("-W", "-X")
 
 
 def why_unseen(words: Sequence[str]) -> str:
-    """Return why the command `words` will run unobserved; empty where no reason is known."""
+    """Return why the command `words` will run unobserved; "" where no reason is known.
+
+    Looked at are the options in `words`, and those in the `#!` line of the program.
+    """
     for line in (list(words), _shebang(words[0])):
         option = _deaf_option(line)
         if option:
@@ -46,7 +49,12 @@ def _deaf_option(words: Sequence[str]) -> str:
 
 
 def _shebang(program: str) -> list[str]:
-    """Return the words of the `#!` line of `program`; empty if it has none or is not found."""
+    """Return the words of the `#!` line of `program`, without a leading `env`.
+
+    The list is empty where the program has no such line or is not found.
+
+    program: a path, or a name on PATH.
+    """
     path = shutil.which(program)
     if path is None:
         return []

@@ -23,11 +23,12 @@ __all__ = ["Model", "holds", "prefixes", "unused_name"]
 class Model:
     """A model that an optimizer of this process updates.
 
-    root: returns the model, or None once the model is freed. cls: the class of the model inside its
-        wrappers; it is kept here because the garbage collector decides when the model is freed.
-        callings: the names that the program's variables give the model. prefix: put before every
-        name of its tensors. unknown: selectors that match nothing in the model, each with the
-        error's text. undo: removes anchorlib's hooks from the model.
+    root: returns the model, or None once the model is freed.
+    cls: the class of the model inside its wrappers, which is known after the model is freed, too.
+    callings: the names that the program's variables give the model.
+    prefix: what precedes the names of the model's tensors in the run; "" for nothing.
+    unknown: the error's text for each selector that matches nothing in the model, by selector.
+    undo: removes from the model the hooks that see which of its parts are called.
     """
 
     root: Callable[[], nn.Module | None]
@@ -57,7 +58,8 @@ def holds(optimizer: Optimizer | None, parameters: set[int]) -> bool:
 def prefixes(models: list[Model]) -> list[str]:
     """Return the prefix for the tensor names of each of `models`; "" for a single model.
 
-    The prefix is a name that the program gives to that model alone, or else the model's class.
+    The prefix is a name that the program gives to this model alone, or else the name of the model's
+    class, with a number where another model has that prefix already.
     """
     if len(models) == 1:
         return [""]
@@ -70,9 +72,13 @@ def prefixes(models: list[Model]) -> list[str]:
 
 
 def unused_name(callings: Iterable[str], model: Model, taken: Collection[str]) -> str:
-    """Return the first name not in `taken`: of `callings`, the model's class, CLASS_2, and so on.
+    """Return a name for `model` that is not in `taken`.
 
-    callings: the names that the program's variables give the model.
+    It is the first one of `callings` that is free, else the name CLASS of the model's class, else
+    CLASS_2, CLASS_3 and so on.
+
+    callings: names that the program's variables give the model.
+    taken: the names of other models.
     """
     name = model.cls.__name__
     numbered = (f"{name}_{number}" for number in count(2))

@@ -34,8 +34,9 @@ _request: Request | None = None
 def observe_optimizers() -> None:
     """Record, from now on, the models of each optimizer that this process constructs.
 
-    To be called after the import of torch. Does nothing at a second call, or under ANCHOR_DISABLED.
-    Where the environment has no valid request, a line on stderr says so, and nothing is recorded.
+    What to record is read from the environment (see `request`). Where the environment has no valid
+    request, a line on stderr says so, and nothing is recorded. Does nothing at a second call, or
+    where ANCHOR_DISABLED is set and not 0. The caller has to wait until torch is imported.
     """
     global _request  # noqa: PLW0603  # one watcher in each process
     if _request is not None or os.environ.get("ANCHOR_DISABLED", "0") not in ("", "0"):
@@ -58,7 +59,11 @@ def observe_optimizers() -> None:
 
 
 def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `torch.compile`, wrapped so that the watcher is given the compiled model."""
+    """Return `original`, which is `torch.compile`, wrapped so that the watcher sees each call.
+
+    Before a call the watcher adds waiting optimizers; after it, the watcher is given the compiled
+    model.
+    """
 
     @functools.wraps(original)
     def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  # its own name
@@ -73,7 +78,9 @@ def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _followed(original: Callable[..., Any], *, constructs: bool) -> Callable[..., Any]:
-    """Return a method of Optimizer wrapped so that the watcher is told of the optimizer.
+    """Return `original`, a method of Optimizer, wrapped so that the watcher is told of each call.
+
+    The watcher is told after the call. Only the constructor makes a watcher where there is none.
 
     constructs: true for the constructor, false for `add_param_group`, which the constructor calls
         too.
@@ -104,7 +111,7 @@ def _harmlessly(look: Callable[[], object]) -> None:
 
 
 def _tell_nothing() -> None:
-    """Write to stderr that nothing was recorded, if no watcher and no run were made.
+    """Write to stderr that nothing was recorded, if this process made no watcher and no run exists.
 
     Called when the command's first process ends. Does nothing where the store is a URL, where the
     run has no name, in a forked child, and in a rerun (see `is_rerun`).
@@ -132,9 +139,10 @@ def _this_watcher() -> AutoWatcher:
 
 
 def _after_fork() -> None:
-    """Forget, in a forked child, a watcher without a session: the child may record models itself.
+    """Forget the watcher in a forked child if the watcher has no session.
 
-    The child of a process that records keeps its watcher, and so never records anything.
+    Such a child may record models itself. The child of a process that records keeps the watcher,
+    which does nothing there, and so the child never records anything.
     """
     global _watcher  # noqa: PLW0603
     if _watcher is not None and not _watcher.rests_in_children:

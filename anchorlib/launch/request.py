@@ -25,12 +25,12 @@ class Request:
     """What to record of an unedited program.
 
     name: the run's name; None: `anchorlib.start` chooses it.
-    watch: selectors; empty: the default of `Session.watch`.
+    watch: selectors of the tensors to record; empty: the default of `Session.watch`.
     mode: a mode as text; None: every observation is recorded.
-    command: the command line of `anchor run`, for the run's header; empty without `anchor run`.
-    process: the process id of the command's first process.
-    store: the store as the user typed it, for messages. Processes get its absolute path, since they
-        may change directory.
+    command: the command that `anchor run` runs, for the run's header; empty without `anchor run`.
+    process: the process id of the command's first process; 0 without `anchor run`.
+    store: the store as the user typed it, for messages; "" without `anchor run`. The processes find
+        the store's absolute path in ANCHOR_STORE, since they may change directory.
     """
 
     name: str | None = None
@@ -43,8 +43,8 @@ class Request:
     def check(self) -> None:
         """Raise an error if sessions would refuse the request.
 
-        The error is InvalidNameError for the run's name, UnknownTensorError for a text that is no
-        selector, and ModeError for the mode.
+        Raises InvalidNameError for a name that cannot name a run, UnknownTensorError for a text in
+        `watch` that is no selector, and ModeError for a text that is no mode.
         """
         if self.name is not None:
             check_run_name(self.name)
@@ -54,15 +54,16 @@ class Request:
             parse_modes(self.mode)
 
     def text(self) -> str:
-        """Return the request as one line of JSON."""
+        """Return the request as one line of JSON, which `of_environment` reads back."""
         return json.dumps({key: value for key, value in asdict(self).items() if value})
 
     @classmethod
     def of_environment(cls) -> Request:
-        """Return the request in this process's environment, from ANCHOR_LAUNCH or ANCHOR_WATCH.
+        """Return the request in this process's environment: in ANCHOR_LAUNCH, else in ANCHOR_WATCH.
 
-        Raises OptionError for a text that is no request, or no list of selectors; and what `check`
-        raises, for a request that sessions would refuse.
+        From ANCHOR_WATCH come the selectors alone; without either variable, every field has its
+        default. Raises OptionError where ANCHOR_LAUNCH is no request or ANCHOR_WATCH is no list of
+        selectors; and what `check` raises.
         """
         text = os.environ.get(LAUNCH)
         request = cls(**_fields(text)) if text else cls(watch=selectors_of_environment())

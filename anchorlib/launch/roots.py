@@ -23,8 +23,8 @@ def roots_of(parameters: Iterable[object]) -> list[nn.Module]:
     """Return the root modules of `parameters`, in the order of the parameters, each once.
 
     The root of a parameter is the outermost module that contains it; a parameter outside of modules
-    has none. Where several modules are outermost (a ModuleList that contains a model, and DDP's
-    wrapper of that model), the root is the largest module that all of them contain.
+    has none. Several modules are outermost where, for example, both a ModuleList and DDP's wrapper
+    contain a model. Then the root is the largest module that all of these contain: the model.
     """
     wanted = {id(parameter): place for place, parameter in enumerate(parameters)}
     modules = _all_modules()
@@ -65,15 +65,15 @@ def _root(owner: nn.Module, parents: _Parents) -> nn.Module:
 def _height(module: nn.Module, shared: list[nn.Module], parents: _Parents) -> int:
     """Return how many of the modules `shared` are inside `module` or are `module` itself.
 
-    parents: the modules that directly contain a module, by its id.
+    parents: by the id of each module that others contain: those that contain it directly.
     """
     return sum(id(module) in _above(one, parents) for one in shared)
 
 
 def _above(module: nn.Module, parents: _Parents) -> dict[int, nn.Module]:
-    """Return `module` and all modules that contain it, by id.
+    """Return `module` and all modules that contain it, directly or not, by their ids.
 
-    parents: the modules that directly contain a module, by its id.
+    parents: by the id of each module that others contain: those that contain it directly.
     """
     above = {id(module): module}
     waiting = [module]

@@ -43,10 +43,11 @@ _TYPED = {
 
 
 class _StderrHandler(logging.Handler):
-    """A log handler that writes the log lines of our session to stderr, not into the program's log.
+    """A log handler that writes the lines of the logger `anchorlib` to stderr.
 
-    Warnings are always written. Other lines are written where the root logger's level admits them,
-    or where they are meant for the user (see `capture.recording.log_lines`).
+    Without it they would go into the log of the program. Warnings are always written. Other lines
+    are written where the root logger's level admits them, or where they are meant for the user (see
+    `capture.recording.log_lines`).
     """
 
     _level = logging.NOTSET
@@ -61,9 +62,10 @@ class _StderrHandler(logging.Handler):
         logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line of `record` to stderr, if the class's rule admits it; else do nothing.
+        """Write the line of `record` to stderr, if the rule that the class states admits the line.
 
-        Options of the Python interface in the line are replaced by those that the user can type.
+        Arguments of Python functions that the line suggests become options of `anchor run`, which
+        the user can type.
         """
         text = record.getMessage().removeprefix("anchorlib: ")
         asked = logging.getLogger().isEnabledFor(record.levelno)
@@ -73,9 +75,9 @@ class _StderrHandler(logging.Handler):
             say(text)
 
     def end(self) -> None:
-        """Restore the logger `anchorlib`.
+        """Undo `begin`: the logger `anchorlib` gets its old level and propagates its lines again.
 
-        Called when the session is over, or the program opens its own session.
+        Called when the watcher's session is over, or when the program opens its own session.
         """
         logger = logging.getLogger("anchorlib")
         logger.removeHandler(self)
@@ -89,8 +91,9 @@ _stderr_handler = _StderrHandler()
 def open_session(request: Request) -> Session:
     """Open and return the session that `request` asks for, with this process's rank.
 
-    Where processes have no rank, the second and third training process of one command name their
-    runs NAME-2 and NAME-3. Raises whatever `anchorlib.start` raises.
+    Where processes have no rank, the first training process of a command records the run NAME, and
+    the next ones record NAME-2, NAME-3 and so on up to NAME-99. Raises whatever `anchorlib.start`
+    raises.
     """
     _stderr_handler.begin()
     try:
@@ -132,7 +135,11 @@ def _rank() -> int | None:
 
 
 def at_end(end: Callable[[], None]) -> None:
-    """Call `end` when this process ends, also in a child of multiprocessing, which skips atexit."""
+    """Have `end` called when this process ends.
+
+    Registers `end` with atexit and, in a child of multiprocessing, which skips atexit, also with
+    multiprocessing.
+    """
     atexit.register(end)
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
@@ -140,7 +147,9 @@ def at_end(end: Callable[[], None]) -> None:
 
 
 def end_session(session: Session, store: str) -> None:
-    """Close `session`; the first rank writes where the run is, and the command to see it.
+    """Close `session`, and write to stderr where the run is and which command shows it.
+
+    Only the first rank writes this. An error at closing is written to stderr, not raised.
 
     store: the store as the user typed it; "" where the user did not type any.
     """

@@ -9,7 +9,7 @@ __all__ = ["say"]
 
 
 def say(text: str) -> None:
-    """Write `text` as a line of its own to stderr, or do nothing if the program closed stderr."""
+    """Write `anchor: ` and `text` as a line to stderr; do nothing if the program closed stderr."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"anchor: {text}\n")
         sys.stderr.flush()

@@ -4,9 +4,10 @@
     self.opt = Adam(self.critic.parameters())           critic
     for m in models: Adam(m.parameters())               models.0, models.1
 
-Frames are searched from the constructor outwards: in each frame first its variables, then the items
-of lists and dicts among them, then the attributes of the object whose method runs. A name that
-several models have (`m` above) names none of them; a model without a name is called by its class.
+Stack frames are searched from the optimizer's constructor outwards: in each frame first its
+variables, then the items of lists and dicts among the variables, then the attributes of the object
+whose method runs. A name that several models have (`m` above) names none of them; a model without a
+name is called by its class.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ _REFERENCES = 3  # to an unshared dict of a frame: the frame's, our variable, ge
 
 
 def constructing(frame: FrameType | None, kind: type) -> Iterator[object]:
-    """Yield the objects of class `kind` whose methods run in `frame`, its caller, and so on.
+    """Yield the objects of class `kind` whose methods run in `frame`, in its caller, and so on.
 
     Stops at the first frame that runs no method of such an object. So a wrapper optimizer is found
-    while it constructs the optimizer that it wraps.
+    while its constructor constructs the wrapped optimizer.
+
+    kind: a class; objects of its subclasses count, too.
     """
     while frame is not None and issubclass(type(first := _first(frame)), kind):
         yield first
@@ -43,9 +46,11 @@ def constructing(frame: FrameType | None, kind: type) -> Iterator[object]:
 
 
 def user_frame(frame: FrameType | None, kind: type) -> FrameType | None:
-    """Return the first frame, from `frame` outwards, that runs no method of a `kind` object.
+    """Return the first frame, from `frame` outwards, that runs no method of an object of `kind`.
 
     None where all frames run such methods, or `frame` is None.
+
+    kind: a class; objects of its subclasses count, too.
     """
     while frame is not None and issubclass(type(_first(frame)), kind):
         frame = frame.f_back
@@ -53,10 +58,10 @@ def user_frame(frame: FrameType | None, kind: type) -> FrameType | None:
 
 
 def callings(roots: Sequence[nn.Module], frame: FrameType | None) -> list[list[str]]:
-    """Return, for each model of `roots`, the names that the program's variables give it.
+    """Return a list for each model of `roots`: the names that the program's variables give it.
 
-    The variables of `frame` and its callers are searched; names of the nearest frame come first.
-    The list of a model without a name is empty.
+    The variables of `frame` and of its callers are searched; names of the nearest frame come first.
+    A model without a name has an empty list.
     """
     names_of: list[dict[str, None]] = [{} for _ in roots]
     places = {id(unwrapped(root)): place for place, root in enumerate(roots)}
@@ -103,7 +108,10 @@ def _with_contents(variables: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _first(frame: FrameType) -> object:
-    """Return the first argument of the function that `frame` runs; None where it has none."""
+    """Return the first argument of the function that `frame` runs, such as a method's `self`.
+
+    None where the function takes no positional argument, or where its variables cannot be read.
+    """
     return _variables(frame).get(_first_name(frame))
 
 
@@ -116,8 +124,9 @@ def _variables(frame: FrameType) -> dict[str, Any]:
     """Return the variables of `frame` by name, read without a lasting change to the frame.
 
     Before Python 3.13 a function's frame keeps the dict that `f_locals` gives. The dict would keep
-    objects alive that the function deletes later, so it is cleared. It is also the dict that
-    `locals()` gave to the function: the result is empty for a function that may call `locals()`.
+    objects alive that the function deletes later, so the dict is cleared here. `locals()` gives the
+    function the same dict, which must not be cleared. So the result is empty, and the frame is not
+    read, for a function that may call `locals()`.
     """
     code = frame.f_code
     if not code.co_flags & CO_OPTIMIZED or sys.version_info >= (3, 13):

@@ -43,6 +43,6 @@ def shown_address(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return `text` as error messages quote it: in single quotes, escaped, cut where too long."""
+    """Return `text` as error messages quote it: in single quotes, escaped, cut if it is long."""
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     return f"'{escape(shown)}'"

@@ -90,6 +90,8 @@ class Reading:
         """Return whether this reading matches `kind`, for a tensor that has the kinds `kinds`.
 
         If `activation` is set, kind grad matches unless `kinds` has pass_grad.
+
+        kinds: all kinds of the tensor, as far as they are known.
         """
         if self.activation and kind == "grad":
             return "pass_grad" not in kinds
@@ -128,13 +130,14 @@ def parse_list(text: str) -> tuple[Selector, ...]:
 
 
 def matches(selector: Selector, name: str, kind: str, kinds: Collection[str] = ()) -> bool:
-    """Return whether `selector` matches the tensor `name`@`kind`; other tensors may be unknown.
+    """Return whether `selector` matches the tensor `name`@`kind`, looked at by itself.
 
-    kinds: the kinds that `name` has, where they are known.  Without them `Gradient___X` matches
+    Other tensors need not be known yet. So a tensor whose exact name the selector is does not keep
+    the selector from matching further tensors as a pattern: use `select` where all tensors are
+    known. The `notice` of the reading that matches is logged.
+
+    kinds: the kinds that `name` has, where they are known. Without them `Gradient___X` matches
         both X@pass_grad and X@grad: the right one depends on whether X has a pass_grad.
-    Each tensor is looked at by itself, so an exact name of one does not keep the selector from
-    matching others as a pattern: use `select` where all tensors are known. The `notice` of the
-    reading that matches is logged.
     """
     if selector.text in (name, join(name, kind)):
         return True
@@ -148,7 +151,10 @@ def matches(selector: Selector, name: str, kind: str, kinds: Collection[str] = (
 def below(text: str, prefix: str) -> str:
     """Return the selector `text` moved below a module: `fc*@grad` and `net` make `net.fc*@grad`.
 
-    It matches names that begin with `prefix` and a dot, and whose rest the selector `text` matches.
+    The returned selector matches the names that consist of `prefix`, a dot, and a name that the
+    selector `text` matches.
+
+    prefix: the path of the module.
     """
     lead = f"{prefix}."
     if text.startswith(_REGEX):
@@ -201,7 +207,10 @@ def _is_kind_pattern(text: str) -> bool:
 
 
 def poptorch_prefix(text: str) -> str:
-    """Return the prefix of a selector in PopTorch's spelling (`Gradient___`), "" for all others."""
+    """Return the prefix of a selector in PopTorch's spelling: `Gradient___` of `Gradient___fc2`.
+
+    "" for a selector without one of PopTorch's prefixes.
+    """
     prefix, bar, name = text.partition("___")
     return prefix + bar if name and prefix + bar in _POPTORCH else ""
 

@@ -30,9 +30,9 @@ def near(text: str, choices: Iterable[str]) -> list[str]:
     """Return at most three choices that `text` may mean, the likeliest first; or an empty list.
 
     These are the choices that differ from `text` in case alone. Where there are none, they are the
-    choices that end in `text` or that `text` ends in, after a dot (`fc1` and `model.fc1`), the
-    nearest length first; and where there are none of these either, the one choice that is spelt
-    most alike.
+    choices that are `text` without or with modules before it (`fc1` and `model.fc1`), the nearest
+    length first. Where there are none of these either, it is the one choice that is spelt most like
+    `text`, if any is close enough.
     """
     pool = list(dict.fromkeys(choices))
     folded = text.casefold()
@@ -63,7 +63,7 @@ def _same_spelling(folded: str, pool: list[str]) -> list[str]:
 
 
 def _most_alike(text: str, pool: list[str]) -> list[str]:
-    """Return the 50 choices that share most pairs of neighbouring letters with `text`.
+    """Return the 50 choices of `pool` that share most pairs of neighbouring letters with `text`.
 
     This is fast, and spares difflib, which is slow, from comparing hundreds of choices.
     """

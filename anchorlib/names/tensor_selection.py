@@ -27,10 +27,12 @@ def select(
     """Return the (name, kind) pairs that the selectors match, in the order of `tensors`, each once.
 
     texts: the selectors. tensors: the (name, kind) of all known tensors.
-    open_kinds: globs of kinds that a tensor may get later, as `opt.*` before the first step: a
+    open_kinds: globs of kinds that a tensor may get later, such as `opt.*` before the first step: a
         selector for such a kind need only match the name of a known tensor.
-    open_outputs: whether a module may turn out to have further outputs (`fc1:1`, `fc1:key`).
-    where: where the tensor was searched, for the error's text, as " in run1".
+    open_outputs: whether a module may turn out to have further outputs (`fc1:1`, `fc1:key`). Then a
+        selector for such an output need only match the name of a known module.
+    where: where the tensors were searched, which the error's text says: " in run1".
+
     Raises UnknownTensorError, with suggestions, for the first selector that matches nothing.
     """
     known = _Known(tensors)
@@ -86,7 +88,10 @@ class _Known:
         return []
 
     def names(self, reading: Reading) -> list[str]:
-        """Return the names of known tensors that a reading of a selector matches, of any kind."""
+        """Return the names of the known tensors that `reading` matches, whatever its kind says.
+
+        reading: one way to read a selector.
+        """
         if reading.name in self.kinds:
             return [reading.name]
         if reading.pattern is None:
@@ -122,7 +127,10 @@ def _unknown(selector: Selector, known: _Known, where: str) -> UnknownTensorErro
 
 
 def _hint(selector: Selector, known: _Known) -> tuple[list[str], str]:
-    """Return the selectors that may have been meant, and what an error says if there are none."""
+    """Return (selectors that may have been meant, the end of the error's text if there are none).
+
+    selector: a selector that matches no known tensor.
+    """
     for reading in (*selector.readings, *_misspelt_kind(selector.text)):
         names = known.names(reading)
         if names:
@@ -152,16 +160,20 @@ def _other_kind(reading: Reading, kinds: Iterable[str]) -> tuple[list[str], str]
 
 
 def _without_name(text: str, known: _Known) -> list[str]:
-    """Suggest `*@grad` where `text` is a kind alone, as `@grad` or `grad`; else return [].
+    """Return [`*@grad`] as a suggestion where `text` is a kind alone: `@grad` or `grad`.
 
-    The list is empty too where no known tensor has that kind.
+    The list is empty for any other text, and where no known tensor has the kind.
     """
     selector = join("*", text.removeprefix("@"))
     return [selector] if is_kind(text.removeprefix("@")) and known.read(parse(selector)) else []
 
 
 def _as_prefix(text: str, known: _Known) -> list[str]:
-    """Suggest `fc.*`, the tensors inside of a module, where `text` is its name `fc`; else []."""
+    """Return [`fc.*`] as a suggestion where `text`, `fc`, begins the names of known tensors.
+
+    A kind in `text` is kept: `fc@grad` becomes `fc.*@grad`. The list is empty where no known tensor
+    would match.
+    """
     name, kind = split(text)
     inside = join(f"{name}.*", kind) if kind else f"{name}.*"
     starts = any(there.startswith(f"{name}.") for there in known.kinds)
@@ -169,10 +181,11 @@ def _as_prefix(text: str, known: _Known) -> list[str]:
 
 
 def _as_regex(selector: Selector, known: _Known) -> list[str]:
-    """Suggest selectors for a text that is a regular expression; else return an empty list.
+    """Return suggestions for a selector that is a regular expression; [] if there are none.
 
-    A text without the prefix `re:`, as `fc[12]`, is suggested with this prefix. For a text with the
-    prefix, the suggestions are up to three names of which the expression matches only a part.
+    A text without the prefix `re:`, such as `fc[12]`, is suggested with this prefix if it would
+    then match a tensor. For a text with the prefix, the suggestions are up to three names of which
+    the expression matches only a part.
     """
     if selector.text.startswith("re:"):
         (reading,) = selector.readings
@@ -186,7 +199,7 @@ def _as_regex(selector: Selector, known: _Known) -> list[str]:
 
 
 def _nameable(text: str, known: _Known) -> Iterable[str]:
-    """Return selectors of all known tensors in the spelling of `text`, to compare it with.
+    """Return selectors of all known tensors, spelt as `text` is, so that `text` can be compared.
 
     They have PopTorch's prefix where `text` has one, a kind (`fc2.bias@grad`) where `text` has an
     `@`, and are plain names otherwise.

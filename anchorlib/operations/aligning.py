@@ -3,11 +3,11 @@
     backward tanh2    A tanh_backward | B mul sub mul    equal bits go in, other bits come out
     forward gelu      A gelu | B gelu                    approximate none | tanh
 
-Operations that make no bits of their own are left out, and so are the forwards that activation
-checkpointing repeats. The other operations are grouped by step, pass, stage and module, since a
-module is where people look for a difference, and aligned by their names inside each group. An
-operation that one run has in a module and the other run in a module inside it has moved; that is no
-difference.
+Operations that make no bits of their own (views, copies) are left out, and so are the forwards that
+activation checkpointing repeats. The other operations are grouped by rank, step, pass, stage
+(forward, backward, optimizer and so on) and module, since a module is where people look for a
+difference, and aligned by their names inside each group. An operation that one run has in a module
+and the other run in a module inside that module has moved; that is no difference.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ def align_ops(
     step_offset: int = 0,
     partial: bool = False,
 ) -> OpAlignment | None:
-    """Align the operations in the steps that both runs traced.
+    """Return the alignment of the operations in the steps that both runs traced.
 
     Returns None if no step was traced by both. If one run divides a step into more passes than the
-    other, only the passes of both are aligned. A module of which one run has no operation is no
-    difference in two cases: if `partial`, and in a step in which a run has no operation of compiled
-    code although it has some in another step (a compiled graph is read only in the step in which
-    it is compiled).
+    other, only the passes that both have are aligned. A module in which only one run has operations
+    counts as a difference, but for two cases: if `partial` is true, and in a step in which a run
+    has no operation of compiled code although it has some in another step (a compiled graph is read
+    only in the step in which it is compiled).
 
     a, b: the traced operations of run A and of run B.
-    names: B's name of a module -> A's, where they differ.
+    names: run A's name of a module, by run B's name, where the two names differ.
     step_offset: step n of A is step n + step_offset of B.
-    partial: whether operations of some modules were not traced.
+    partial: whether the operations of some modules were not traced in a run.
     """
     every = list(a), list(b)
     one, two = _Grouped(every[0], {}, 0), _Grouped(every[1], names, step_offset)
@@ -75,8 +75,10 @@ def align_ops(
 class _Grouped:
     """The operations of one run that make bits of their own, by the group they are aligned in.
 
-    names: for each module that this run names differently, its name in run A. ahead: what is
-    subtracted from a step of this run to get the step of run A.
+    A group is a rank, step, pass, stage and module, as run A counts and names them.
+
+    names: run A's name of a module, by this run's name, where the two differ.
+    ahead: what is subtracted from a step of this run to get the step of run A.
     """
 
     def __init__(self, ops: Iterable[Op], names: Mapping[str, str], ahead: int) -> None:
@@ -95,7 +97,10 @@ class _Grouped:
             self.groups.setdefault(group, []).append(op)
 
     def lacks(self, group: Group) -> bool:
-        """Return whether this run has compiled operations, but none in `group`'s rank and step."""
+        """Return whether this run has compiled operations, but none in `group`'s rank and step.
+
+        Then the operations of the group may have run without being traced.
+        """
         return bool(self._compiled) and group[:2] not in self._compiled
 
 
@@ -144,8 +149,8 @@ def _difference(
 def _other_arguments(one: Op, two: Op) -> str:
     """Return the arguments and output dtypes in which two operations differ, as text; "" for none.
 
-    The text has both values, as "approximate none | tanh". Where the two are different overloads of
-    one operation, only the direction of a subtraction is compared, as "1 - x | x - 1".
+    The text has the values of both: "approximate none | tanh". Where the two are different
+    overloads of one operation, only the direction of a subtraction is compared: "1 - x | x - 1".
     """
     if one.op != two.op:
         # Two overloads (mul by a tensor, mul by a number) have other arguments, which are not

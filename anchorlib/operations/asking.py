@@ -17,8 +17,9 @@ _TRACE: Final = "ANCHOR_TRACE"
 def traced_steps(environ: Mapping[str, str]) -> range | None:
     """Return the steps that ANCHOR_TRACE names; None where the variable is not set or empty.
 
-    environ: environment variables. Raises OptionError for a text that is not a range of steps, or
-    that holds no step.
+    Raises OptionError where ANCHOR_TRACE is not a range such as "0:2", or holds no step.
+
+    environ: environment variables, by name.
     """
     text = environ.get(_TRACE, "").strip()
     if not text:

@@ -14,9 +14,11 @@ __all__ = ["Boundaries", "Side"]
 class Side(NamedTuple):
     """The operations of one run, and their partners in the other run.
 
-    flow: finds which operations computed the inputs of an operation. partners: the partner of each
-    operation, by `op_key`; operations without a partner are missing. ahead: what is added to a step
-    of this run to get the step of the other run.
+    An operation's partner is the operation of the other run that it was aligned with.
+
+    flow: finds which operations of this run computed the inputs of an operation.
+    partners: the partner of each operation that has one, by `op_key` of the operation.
+    ahead: what is added to a step of this run to get the step of the other run.
     """
 
     flow: Flow
@@ -31,13 +33,16 @@ class Boundaries:
         self._a, self._b = a, b
 
     def inputs_equal(self, a: Sequence[Op], b: Sequence[Op]) -> bool | None:
-        """Return whether all inputs that can be compared have equal bits; None if none can be.
+        """Return whether all inputs of two blocks that can be compared have equal bits.
 
-        a, b: the operations of each run's block. The inputs are the tensors that a block takes and
-        did not compute. An input that an operation of the step computed is looked for among the
-        outputs of this operation's partner. An input from before the step (a parameter, the batch),
-        or whose maker is unknown, is looked for among all tensors of the other run's step. Inputs
-        without a digest, or whose maker has no partner with digests, cannot be compared.
+        The inputs are the tensors that a block takes and did not compute. An input that an
+        operation of the step computed is looked for among the outputs of this operation's partner
+        in the other run. An input from before the step (a parameter, the batch), or whose maker is
+        unknown, is looked for among all tensors of the other run's step. Inputs without a digest,
+        or whose maker has no partner with digests, cannot be compared. Returns None if no input can
+        be compared.
+
+        a, b: the operations of run A's block and of run B's block.
         """
         known = [*_given(a, self._a, self._b), *_given(b, self._b, self._a)]
         return all(known) if known else None
@@ -45,10 +50,11 @@ class Boundaries:
     def outputs_equal(self, a: Sequence[Op], b: Sequence[Op]) -> bool | None:
         """Return whether the result of either block is among the outputs of the other block.
 
-        a, b: the operations of each run's block. The result is the first output of the last
-        operation. If one block is empty, the result of the other block is looked for among the
-        inputs of that other block itself: if it is there, the block changed no bits. Returns None
-        if the digests that this needs are not known.
+        The result of a block is the first output of its last operation. If one block is empty, the
+        result of the other is looked for among the inputs of the other itself: if it is there, the
+        block changed no bits. Returns None if the digests that have to be compared are not known.
+
+        a, b: the operations of run A's block and of run B's block, of which one may be empty.
         """
         if not (a and b):
             side = self._a if a else self._b
@@ -63,12 +69,13 @@ class Boundaries:
 
 
 def _given(block: Sequence[Op], own: Side, other: Side) -> list[bool]:
-    """Return, for each input whose bits are known, whether the other run has the same bits.
+    """Return, for each input of `block` that can be compared, whether the other run has its bits.
 
-    block: consecutive operations of one run. An input's bits are looked for among the outputs of
-    its maker's partner; for an input from before the step, or of an unknown maker, among all
-    tensors of the other run's step. The list has no entry for an input without a digest, or whose
-    maker has no partner with digests.
+    An input's bits are looked for among the outputs of its maker's partner; for an input from
+    before the step, or of an unknown maker, among all tensors of the other run's step. The list has
+    no entry for an input without a digest, or whose maker has no partner with digests.
+
+    block: consecutive operations of the run `own`.
     """
     known = []
     for maker, digest in own.flow.into(block):

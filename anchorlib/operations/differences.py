@@ -16,12 +16,13 @@ __all__ = ["OpAlignment", "OpDifference"]
 class OpDifference:
     """Operations that only one run has, or one operation that the runs called with other arguments.
 
-    stage, module: where they ran, as `Op` has them; the module has its name in A.
+    stage, module: the stage and the module, by its name in run A, in which the operations ran.
     a, b: the operations of run A and of run B, () for none; one each where only arguments differ.
-    arguments: the arguments that differ, as "approximate none | tanh"; "" for other operations.
+    arguments: the arguments that differ, A's value first: "approximate none | tanh"; "" where the
+        runs have other operations.
     inputs_equal, outputs_equal: whether equal bits went in, and whether equal bits came out; None
         where that is not known.
-    like_it: the other modules that have the same difference.
+    like_it: the other modules that have the same difference; filled by `OpAlignment.differences`.
     """
 
     stage: str
@@ -35,17 +36,20 @@ class OpDifference:
 
     @property
     def only_a(self) -> tuple[str, ...]:
-        """The short names, as "tanh_backward", of the operations of run A."""
+        """The short names of the operations of run A, such as "tanh_backward"; () for none."""
         return tuple(base_name(op.op) for op in self.a)
 
     @property
     def only_b(self) -> tuple[str, ...]:
-        """The short names, as "tanh_backward", of the operations of run B."""
+        """The short names of the operations of run B, such as "tanh_backward"; () for none."""
         return tuple(base_name(op.op) for op in self.b)
 
     @property
     def decomposed_from(self) -> str:
-        """Names of operations that a compiler decomposed into those of `a`, `b`; "" if unknown."""
+        """The names of the operations that a compiler decomposed into those of `a` and `b`.
+
+        The names are separated by spaces. "" where nothing was decomposed, or where it is unknown.
+        """
         made = {
             base_name(op.origin): None
             for op in (*self.a, *self.b)
@@ -54,7 +58,11 @@ class OpDifference:
         return " ".join(made)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the difference as a dict, with the fields of the JSON output."""
+        """Return the difference as a dict that JSON can hold, with `None` for "".
+
+        Besides the fields there are only_a and only_b (in place of a and b), decomposed_from and
+        where, as the properties give them.
+        """
         return {
             "stage": self.stage,
             "module": self.module,
@@ -70,7 +78,10 @@ class OpDifference:
 
     @property
     def where(self) -> tuple[str, str]:
-        """The first known source line, "PATH:LINE", of A's operations and of B's; "" for none."""
+        """(line of A, line of B): the first known source line, "PATH:LINE", of their operations.
+
+        "" where a run has no operations or their lines are not known.
+        """
         return _line(self.a), _line(self.b)
 
 
@@ -80,7 +91,8 @@ class OpAlignment:
 
     matched: how many operations of A have a partner of the same name in B.
     only_a, only_b: how many operations of A, and of B, have no partner.
-    every: all differences, in the order of A's operations; those of B alone come last.
+    every: all differences, module by module in the order in which A ran them; operations that only
+        B has come last.
     """
 
     matched: int
@@ -101,7 +113,10 @@ class OpAlignment:
         return tuple(map(_folded, kinds.values()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the alignment as a dict, with the fields of the JSON output."""
+        """Return the alignment as a dict that JSON can hold.
+
+        Its keys: matched, only_a, only_b, and differences (dicts of `OpDifference.to_dict`).
+        """
         return {
             "matched": self.matched,
             "only_a": self.only_a,
@@ -111,9 +126,11 @@ class OpAlignment:
 
 
 def _folded(alike: Sequence[OpDifference]) -> OpDifference:
-    """Return the most telling of some like differences; its `like_it` names the others' modules.
+    """Return the most telling of `alike`, with the modules of the others in its `like_it`.
 
     The most telling is the first where equal bits go in and other bits come out, else the first.
+
+    alike: differences that agree in stage, operations and arguments.
     """
     telling = [one for one in alike if one.inputs_equal and one.outputs_equal is False]
     first = (telling or alike)[0]

@@ -6,9 +6,10 @@
     {"gap": {"reason": "…", "count": 1, "first_step": 0, "last_step": 0}, "attempt": 0}
 
 A structure describes some consecutive operations without their values. It is stated once, under its
-hash, however often the operations run. A row says that they ran, and holds their digests and the
-numbers among their arguments. A gap says that something was not traced, and why. Fields of an entry
-that are not named here are ignored.
+hash, however often the operations run. A row says that the operations of a structure ran, and holds
+their digests and the numbers among their arguments; "first" is the index, in the step, of the
+structure's first operation. A gap says that something was not traced, and why. The attempt is the
+number of the rank's recording, from 0. Fields of an entry that are not named here are ignored.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ _MOST: Final = (1 << 63) - 1
 def entry_key(entry: Entry) -> Key:
     """Return the identity of an entry of the log of operations.
 
-    Of several entries with one identity, readers take the first. The identity of a gap (something
-    that was not traced) includes its count: a later gap of the same reason states a new total.
-    Raises ValueError, KeyError or TypeError for a mapping that is no entry.
+    Of several entries with one identity, readers take the first. A structure is identified by its
+    hash; a row by attempt, step and first operation; a gap by attempt, reason and count, since a
+    later gap of the same reason states a new total. Raises ValueError, KeyError or TypeError for a
+    mapping that is no entry.
     """
     if "structure" in entry:
         return ("structure", _hash(entry["structure"]))
@@ -61,7 +63,8 @@ def check_entry(entry: Any) -> Entry:
 def gap_entry(reason: str, count: int, first_step: int, last_step: int) -> Entry:
     """Return the log entry that says how often something could not be traced, for one reason.
 
-    count: the total so far. first_step, last_step: the steps in which it happened first and last.
+    count: how often it happened so far.
+    first_step, last_step: the steps in which it happened first and last.
     """
     gap = {"reason": reason, "count": count, "first_step": first_step, "last_step": last_step}
     return {"gap": gap}

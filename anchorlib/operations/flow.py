@@ -14,9 +14,9 @@ __all__ = ["Entering", "Flow"]
 class Entering(NamedTuple):
     """An input tensor of an operation, with the operation that computed it.
 
-    maker: the operation that computed it; None for a tensor from before the step, or where the
-        maker is not known.
-    digest: the digest of its bits, as the maker left them; None where it is not known.
+    maker: the operation that computed the tensor; None for a tensor from before the step, or where
+        the maker is not known.
+    digest: the digest of the tensor's bits, as the maker left them; None where it is not known.
     """
 
     maker: Op | None
@@ -38,9 +38,10 @@ class Flow:
         return digest in self._digests.get((rank, step), ())
 
     def signature(self, op: Op) -> tuple[str, ...]:
-        """Return an operation's name, then the sorted names of those that computed its inputs.
+        """Return (short name of the operation, then the sorted names of its inputs' makers).
 
-        The name is "" for an input from before the step, or whose maker is not known.
+        A maker is an operation that computed an input. Its name is "" for an input from before the
+        step, or where the maker is not known.
         """
         makers = [one.maker for one in self.entering(op)]
         return (base_name(op.op), *sorted(base_name(one.op) if one else "" for one in makers))
@@ -66,7 +67,10 @@ class Flow:
             yield Entering(maker, digest)
 
     def into(self, block: Sequence[Op]) -> Iterator[Entering]:
-        """Yield the inputs of a block's operations that were computed outside the block."""
+        """Yield the inputs of a block's operations that were not computed in the block.
+
+        block: consecutive operations. Inputs whose maker is not known are yielded, too.
+        """
         inside: Collection[OpKey] = {op_key(op) for op in block}
         for op in block:
             for one in self.entering(op):

@@ -16,9 +16,11 @@ VALUES: Final = "values of"
 
 @dataclass(frozen=True, slots=True)
 class OpGap:
-    """Steps in which some or all operations were not traced, and why.
+    """Steps in which something of the operations was not traced, and why.
 
+    reason: why, as a text for people.
     count: how often something was not traced for this reason.
+    first_step, last_step: the first and the last step in which this happened.
     """
 
     reason: str
@@ -35,8 +37,10 @@ class OpGap:
 def gaps_of(entries: Iterable[Entry]) -> list[OpGap]:
     """Return the gaps (what could not be traced, and why) that the entries of a log state.
 
-    For each attempt (recording of the rank) and reason the last total counts. Raises ValueError,
-    KeyError or TypeError for an entry that no writer states.
+    There is one gap for each attempt (recording of the rank) and reason, with the last total that
+    was stated. Raises ValueError, KeyError or TypeError for a malformed entry.
+
+    entries: the entries of a rank's log, in their order.
     """
     gaps: dict[tuple[int, str], OpGap] = {}
     for entry in entries:

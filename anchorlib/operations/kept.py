@@ -18,9 +18,12 @@ _RETURNED: Final = "out"
 
 
 def kept_name(module: str, op: str) -> str:
-    """Return the name of the records of an operation's tensors: its module, a slash, its full name.
+    """Return the name of an operation's records: "fc1/aten.addmm.default".
 
-    Without a module it is the full name alone.
+    Without a module it is the operation's full name alone: "aten.addmm.default".
+
+    module: the path of the module whose forward ran the operation; "" for none.
+    op: the operation's full name.
     """
     return f"{module}/{op}" if module else op
 
@@ -31,9 +34,10 @@ def taken_kind(argument: str) -> str:
 
 
 def made_kinds(arguments: Iterable[str]) -> Iterator[str]:
-    """Yield the kind of the records of each output of an operation, "op.out" for instance.
+    """Yield, for each output of an operation, the kind of its records, such as "op.out".
 
-    arguments: the `Operand.argument` of each output.
+    arguments: the `Operand.argument` of each output: "out" for a tensor that the operation
+    returned, else the name of the input that the operation wrote.
     """
     returned = 0
     for argument in arguments:
@@ -45,7 +49,7 @@ def made_kinds(arguments: Iterable[str]) -> Iterator[str]:
 
 
 def kept_as(op: Op) -> Iterator[tuple[str, Operand]]:
-    """Yield each tensor of an operation, with the kind of the records that hold its values."""
+    """Yield (kind, tensor) for each input, then each output: the kind of the tensor's records."""
     for one in op.inputs:
         yield taken_kind(one.argument), one
     yield from zip(made_kinds(one.argument for one in op.outputs), op.outputs, strict=True)

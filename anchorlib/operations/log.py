@@ -1,9 +1,9 @@
 """Turns a step's operations into log entries: each structure once, then a row for each block.
 
 A block is some consecutive operations of forward, of backward or of the optimizer. It ends where
-the next stage begins, or when it is large enough. Its structure is all but the values. Only the
-structure decides where a block ends, so two steps that run the same operations have the same blocks
-and share their structures.
+the next of these parts begins, or when it is large enough. The structure of a block is all that is
+known of its operations but the values. Only the structure decides where a block ends, so two steps
+that run the same operations have the same blocks and share their structures.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ _MANY: Final = 1 << 14  # operations whose structures are kept from one trace to
 class OpForm(NamedTuple):
     """The structure of an operation: all that is known of it without its values.
 
+    All fields but this one are as in `Op`:
+
     producers: for each input how many operations earlier its maker ran; None where the maker is
-        not known. The other fields are those of `Op`.
+        not known.
     """
 
     op: str
@@ -59,8 +61,10 @@ class OpForm(NamedTuple):
 class TracedOp(NamedTuple):
     """An operation as it was traced: its structure, and its digests and numbers.
 
+    form: the structure.
+    pass_index: the number, in the step, of the pass in which the operation ran.
     digests: 16 bytes for each input that has a digest, then 16 for each output that has one.
-    floats: the floating-point numbers among its arguments.
+    floats: the floating-point numbers among the operation's arguments, in their order.
     """
 
     form: OpForm
@@ -85,7 +89,8 @@ class OpLog:
     def restate(self) -> None:
         """Begin another trace: forget which structures (operations without values) were stated.
 
-        They are stated again then: a sink that failed may have lost what an earlier trace stated.
+        `entries` then states each structure again, since a sink (what stores the entries) that
+        failed may have lost what an earlier trace stated.
         """
         self._stated.clear()
         if sum(map(len, self._keys)) > _MANY:
@@ -93,7 +98,13 @@ class OpLog:
             self._statements.clear()
 
     def entries(self, step: int, ops: Sequence[TracedOp]) -> Iterator[Entry]:
-        """Yield the entries that state the operations of one step, in their order."""
+        """Yield the entries that state the operations of one step, in their order.
+
+        There is a row for each block. Before it comes the block's structure, unless this structure
+        was stated already. What is yielded counts as stated.
+
+        ops: all operations of the step, in the order in which they ran.
+        """
         forms = [one.form for one in ops]
         if forms != self._forms:  # a step mostly runs what the step before it ran
             self._blocks = [(block, self._key(block)) for block in _blocks(forms)]
@@ -119,7 +130,10 @@ class OpLog:
         return statement
 
     def _key(self, block: tuple[OpForm, ...]) -> str:
-        """Return the hash by which the log names some operations' structure, computed once."""
+        """Return the hash of a block's structure, by which the log names the structure.
+
+        Each structure is hashed once; the hash is kept.
+        """
         key = self._keys.get(block)
         if key is None:
             key = self._keys[block] = _hash_of(block)

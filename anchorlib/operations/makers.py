@@ -52,10 +52,14 @@ class RecordMakers:
     ) -> Op | None:
         """Return the operation that made a record of this name, kind and digest; None if unknown.
 
-        A value that no operation of its step made, as a parameter's, was made by the last operation
-        of an earlier step that has it as an output: for a parameter the optimizer's.
-        A record of an operation's own tensor (`trace(values=...)`) belongs to that operation,
-        whether the tensor is an input or an output. None for a step that was not traced.
+        A value that no operation of its step made, such as a parameter's, was made by the last
+        operation of an earlier step that has the value as an output: for a parameter, by the
+        optimizer's. For a record of an operation's own tensor (`trace(values=...)`), the operation
+        itself is returned, whether the tensor is an input or an output. The result is also None for
+        a step that was not traced.
+
+        digest, shape: the digest and the shape of the record's tensor.
+        step, pass_index: the step of the record, and its pass within the step.
         """
         if step not in self._steps:
             return None
@@ -79,7 +83,10 @@ class RecordMakers:
         return max(reversed(here) if last else here, key=rank, default=None)
 
     def _keeper(self, name: str, kind: str, digest: str, step: int, pass_index: int) -> Op | None:
-        """Return the operation whose tensor a record of `trace(values=...)` holds, or None."""
+        """Return the operation whose input or output a record of `trace(values=...)` holds.
+
+        None where no operation of the step has such a tensor. The arguments are those of `maker`.
+        """
         keepers = [
             op
             for op in self._steps[step]
@@ -90,11 +97,13 @@ class RecordMakers:
 
 
 def segment(ops: Iterable[Op], end: Op, stops: Iterable[Op]) -> list[Op]:
-    """Return the operations on the way from `stops` to `end`, in order, without the `stops`.
+    """Return the operations from which `end` was computed, in order, up to `end` itself.
 
-    ops: the operations of one step and rank. `end` is part of the result. The way is followed from
-    `end` back over the producers of inputs; views, and operations without outputs, are left out of
-    the result.
+    They are the operations that made the inputs of `end`, those that made their inputs, and so on
+    back to the operations in `stops`, which are not part of the result. Views, and operations
+    without outputs, are left out of the result.
+
+    ops: the operations of one step and rank.
     """
     known = {op.index: op for op in ops}  # where a log lost operations, indices are missing
     stopping = {op.index for op in stops} - {end.index}

@@ -47,8 +47,9 @@ def matches(
 ) -> list[Match]:
     """Return the stretches of equal entries that both lists have, in order and without overlap.
 
-    marks: for each entry of either list a value (a digest, say) that tells the entry apart from
-        entries equal to it; None for an entry without such a mark.
+    marks: two lists, with a value (a digest, say) for each entry of `a` and of `b`, which tells the
+        entry apart from entries equal to it; a value is None for an entry without such a mark.
+        Marks guide the search, but equal entries may have different marks.
     """
     stretches: list[Match] = []
     waiting = [Piece(0, len(a), 0, len(b))]
@@ -72,7 +73,7 @@ def _trimmed(
 ) -> Piece:
     """Return the piece (a range of each list) without its equal ends.
 
-    Matches for the ends are appended to `stretches`.
+    Matches for the equal ends are appended to `stretches`, which this changes in place.
     """
     i, j, k, m = piece
     while i < j and k < m and a[i] == b[k]:
@@ -100,9 +101,11 @@ def _common_marks(
 ) -> list[Match]:
     """Return matches of equal entries whose mark each list has exactly once within the piece.
 
-    piece: a range of each list. marks: for each entry of each list a value or None, as in
-    `matches`. If the matches come in different orders in the two lists, only the longest series
-    that both lists have in the same order is returned; [] if there are no marks.
+    If the matches come in different orders in the two lists, only the longest series that both
+    lists have in the same order is returned. The result is [] if there are no marks.
+
+    piece: a range of each list.
+    marks: as for `matches`.
     """
     if marks is None:
         return []
@@ -117,7 +120,10 @@ def _common_marks(
 
 
 def _single(marks: Sequence[Hashable], start: int, stop: int) -> dict[Hashable, int]:
-    """Return {mark: index} of the marks, but None, that occur once in `marks[start:stop]`."""
+    """Return {mark: index in `marks`} of the marks that occur once in `marks[start:stop]`.
+
+    None, which stands for no mark, is left out.
+    """
     counted = Counter(marks[start:stop])
     places = range(start, stop)
     return {marks[at]: at for at in places if marks[at] is not None and counted[marks[at]] == 1}
@@ -147,7 +153,9 @@ def _rising(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 def _divided(piece: Piece, common: Sequence[Match]) -> Iterator[Piece]:
     """Yield the pieces (ranges of both lists) into which matches divide a piece.
 
-    A match is not cut out: it is the start of the piece behind it.
+    A match is not cut out: the piece behind it begins with it.
+
+    common: the matches, in the order of both lists.
     """
     i, k = piece.i, piece.k
     for one in common:
@@ -159,8 +167,9 @@ def _divided(piece: Piece, common: Sequence[Match]) -> Iterator[Piece]:
 def _few_edits(a: Sequence[Hashable], b: Sequence[Hashable], piece: Piece) -> list[Match] | None:
     """Return the matches that are left if the fewest edits turn one list into the other.
 
-    An edit removes or adds an entry. piece: the range of each list in which this is done. None if
-    more than `EDITS` edits are needed.
+    An edit removes or adds an entry. Returns None if more than `EDITS` edits are needed.
+
+    piece: the range of each list that is looked at.
     """
     rows, columns = piece.j - piece.i, piece.m - piece.k
     reached = {1: 0}
@@ -179,10 +188,13 @@ def _few_edits(a: Sequence[Hashable], b: Sequence[Hashable], piece: Piece) -> li
 
 
 def _start(reached: dict[int, int], diagonal: int, edits: int) -> int:
-    """Return the index in the first list that `edits` edits reach on a diagonal (Myers' algorithm).
+    """Return the index in the first list from which a diagonal goes on (Myers' algorithm).
 
-    diagonal: the index in the first list less that in the second. reached: what each diagonal
-    reached with one edit less. The neighbouring diagonal that got further is continued.
+    The neighbouring diagonal that got further with one edit less is continued, by one more edit.
+
+    reached: by diagonal, the index in the first list that was reached with one edit less.
+    diagonal: an index in the first list less an index in the second.
+    edits: the number of edits, this one included.
     """
     left, right = reached.get(diagonal - 1, -1), reached.get(diagonal + 1, -1)
     if diagonal == -edits or (diagonal != edits and left < right):

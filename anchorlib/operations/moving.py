@@ -18,10 +18,11 @@ Key: TypeAlias = tuple[object, ...]
 def without_moved(parts: Sequence[Part]) -> list[Part]:
     """Return `parts` with operations that only moved to another module paired as equal.
 
-    A part is a group (a step, pass, stage and module) and a stretch of its operations. A part with
-    operations of A alone and a part with operations of B alone become one equal part where the
-    operations have the same names, in the same step, pass and stage, and either their results have
-    the same bits, or the modules are the same or one lies inside the other.
+    A part is a group (a rank, step, pass, stage and module) and a stretch of its operations. A part
+    with operations of A alone and a part with operations of B alone become one equal part where
+    all of these agree: rank, step, pass, stage and the names of the operations; and where, besides,
+    either the results have the same bits, or the modules are the same, or one module lies inside
+    the other. The parts with operations of B alone that are left come last.
     """
     waiting = _Waiting([part for part in parts if not part[1].equal and not part[1].a])
     joined = list[Part]()
@@ -50,10 +51,11 @@ class _Waiting:
                 self._numbers[_kind(part, part[1].b), key].append(number)
 
     def take(self, part: Part) -> Stretch | None:
-        """Remove the first of B's parts that matches A's `part`; return its stretch, or None.
+        """Remove the first of B's parts that matches A's `part`, and return its stretch.
 
-        A part of B matches if its operations have the names of those of `part`, and if its last
-        operation made the same bits or its module is the same as, around or inside that of `part`.
+        Returns None where no part matches. A part of B matches if `_kind` is the same for both, and
+        if its last operation made the same bits as that of `part`, or its module is the module of
+        `part`, around that module or inside it.
         """
         kind, group = _kind(part, part[1].a), part[0]
         keys = [*_bits(part[1].a), ("inside", group.module)]
@@ -75,13 +77,17 @@ class _Waiting:
 def _kind(part: Part, ops: Sequence[Op]) -> Key:
     """Return what must agree in two parts: rank, step, pass, stage, and the operations' names.
 
-    part: a group of operations with one of its stretches. ops: the operations in it.
+    part: a group of operations with one of its stretches.
+    ops: the operations of the run, A or B, that has any in `part`.
     """
     return (*part[0][:4], *(base_name(op.op) for op in ops))
 
 
 def _keys(part: Part) -> Iterator[Key]:
-    """Yield the keys by which a part that only B has is found: bits, module, outer modules."""
+    """Yield the keys under which a part that only B has is put into the index.
+
+    They are the digest of its result, if it is known, its module, and each module around that.
+    """
     yield from _bits(part[1].b)
     yield "at", part[0].module
     yield from (("inside", outer) for outer in _around(part[0].module))

@@ -33,31 +33,33 @@ class Op:
     """One ATen operation of a traced step.
 
     index: the operation's position in the step, from 0.
-    op: its full name, as "aten.addmm.default".
+    op: the operation's full name, such as "aten.addmm.default".
     stage: "forward", "backward", "accumulate" (gradients that are summed), "optimizer", or
         "recompute" (a forward that activation checkpointing repeats inside backward).
     module: the path of the module whose forward ran the operation. A backward operation has the
         module of its forward operation; an accumulation, or an optimizer's operation on one
         parameter, has the module that holds the parameter. Empty where no module is known.
-    seq: a number that an operation and its backward share, from 0 within the step; None if it has
-        no backward.
+    seq: a number that an operation and the operations of its backward share, from 0 within the
+        step; None for an operation without a backward.
     node: the autograd node that ran the operation; empty outside backward.
     where: "PATH:LINE" of the first line outside torch that led to the operation. A backward
         operation has the line of its forward operation.
-    inputs, outputs: its tensors. An input that it wrote and did not return is an output too, under
-        that argument's name.
-    args: its other arguments, as text.
+    inputs, outputs: the operation's tensors. An input that the operation wrote and did not return
+        is an output too, under the argument's name.
+    args: all other arguments, as text: "alpha=2, beta=1".
     producers: for each input the index of the operation that made or last wrote the input's memory;
         None where that happened before this step, or is not known.
     mutates: the positions, among the inputs, of those that the operation wrote.
     view: whether an output shares memory with an input.
-    origin: in compiled code, the operation before decomposition, where it is another; else empty.
+    origin: in compiled code, the name of the operation that was decomposed into this one; else "".
     group: in compiled code, the number of the kernel in its graph, which fused operations share;
         else None.
     source: where the operation was read. "eager": as torch ran it. "graph": from a compiler's graph
         that was run operation by operation. "inductor": from the graph of which Inductor made the
-        kernels that ran. "aot": from a graph that was compiled but not seen to run; its
-        operations stand in the step in which it was compiled, after all operations that ran.
+        kernels that ran. "aot": from a graph that was compiled but not seen to run; the operations
+        of such a graph stand in the step in which it was compiled, after all that ran.
+    step, pass_index, rank: where the operation ran.
+    attempt: the number of the rank's recording, as a run that goes on has several.
     """
 
     index: int

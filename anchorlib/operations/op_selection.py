@@ -19,10 +19,14 @@ def select_ops(
     module: str | None = None,
     step: int | range | None = None,
 ) -> list[Op]:
-    """Return the operations that ran in this stage, in these modules and steps; None selects all.
+    """Return the operations that ran in this stage, in these modules and steps.
 
-    module: a module's path or a glob. step: one step or a range of steps.
     Raises OptionError for a stage that is not in STAGES.
+
+    stage: one of STAGES; None for all.
+    module: a module's path, or a glob for paths; None for all. A path does not select the modules
+    inside the module.
+    step: one step or a range of steps; None for all.
     """
     if stage is not None and stage not in STAGES:
         raise OptionError(f"stage is one of {', '.join(STAGES)}, not {stage!r}")

@@ -19,9 +19,11 @@ _DIGEST_BYTES: Final = 16
 def read_entries(entries: Iterable[Entry], rank: int = 0) -> list[Op]:
     """Return the operations that these log entries state, sorted by step and position in the step.
 
-    rank: the rank whose log it is. Of a step that several attempts (recordings of the rank) ran,
-    only the operations of the last attempt are returned. Raises ValueError, KeyError, TypeError or
-    IndexError for entries that no writer states.
+    Of a step that several attempts (recordings of the rank) ran, only the operations of the last
+    attempt are returned. Raises ValueError, KeyError, TypeError or IndexError for malformed entries
+    and for a row whose structure is missing.
+
+    rank: the rank whose log the entries are from.
     """
     structures: dict[str, list[Any]] = {}
     rows: dict[tuple[Any, ...], tuple[int, Mapping[str, Any]]] = {}

@@ -49,10 +49,12 @@ _PLACING: Final = frozenset(
 
 
 def base_name(op: str) -> str:
-    """Return an operation's name without its overload: "add_" for "aten.add_.Tensor".
+    """Return an operation's short name, without its overload: "add_" for "aten.add_.Tensor".
 
     An operation of another library than ATen or prims keeps its namespace: "mylib.scan". Different
     names of one operation become equal: "view" for "aten.reshape.default".
+
+    op: the operation's full name.
     """
     namespace, dot, rest = op.partition(".")
     if not dot:
@@ -66,8 +68,8 @@ def base_name(op: str) -> str:
 def computes(op: Op) -> bool:
     """Return whether an operation makes bits of its own, rather than moving those of an input.
 
-    False for views, copies within a dtype, constants, allocations, and for operations that return
-    no tensor, or a number to the program.
+    False for views, copies that keep the dtype, constants, allocations, operations that return no
+    tensor, and operations that return a number or bool to the program, such as item.
     """
     if op.view or not op.outputs:
         return False
@@ -80,8 +82,9 @@ def computes(op: Op) -> bool:
 def moved(op: Op) -> int | None:
     """Return, for an operation that only moves bits, the index of the input that they come from.
 
-    None for an operation without inputs, and for one that allocates memory or makes a constant.
-    `copy_(here, there)` names its source last.
+    None for an operation without inputs, and for an operation that allocates memory or makes a
+    constant. A copy, such as `copy_(here, there)`, has its source as its last input; all others
+    have it as the first.
     """
     name = base_name(op.op)
     if not op.inputs or name in _MAKING:
@@ -90,7 +93,7 @@ def moved(op: Op) -> int | None:
 
 
 def settings_of(op: Op) -> dict[str, str]:
-    """Return the values of an operation's arguments that are not tensors, as text by name.
+    """Return {argument's name: value as text} of an operation's arguments that are not tensors.
 
     Arguments that say where a tensor lies or how it is copied are left out.
     """
@@ -99,7 +102,10 @@ def settings_of(op: Op) -> dict[str, str]:
 
 
 def is_alike(a: str | None, b: str | None) -> bool:
-    """Return whether two argument values (text) are equal; "1" equals "1.0", None only None."""
+    """Return whether two values of an argument, as text, are equal: "1" equals "1.0".
+
+    None stands for an argument that was not given, and equals None alone.
+    """
     if a is None or b is None or a == b:
         return a == b
     try:
@@ -123,7 +129,7 @@ def subtraction(op: Op) -> str:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Split a text of arguments at the commas that are not inside brackets; yield each argument."""
+    """Yield each argument of a text of arguments, which commas outside of brackets separate."""
     depth, start = 0, 0
     for at, char in enumerate(text):
         depth += (char in "[(") - (char in "])")

@@ -25,6 +25,7 @@ _GAP: Final = 2
 class Stretch:
     """Consecutive operations of run A, and the consecutive operations of run B in their place.
 
+    a, b: the operations of run A and of run B; () where one run has none there.
     equal: whether each operation of `a` has the name of the operation at the same position in `b`.
     """
 
@@ -54,9 +55,11 @@ def blocks(
 ) -> Iterator[Stretch]:
     """Align `a` with `b`: yield all their operations, in order, as stretches that match or differ.
 
-    signatures: for A and for B the function that gives an operation's name and the names of its
-        inputs' makers. Two stretches whose signatures differ only in their order count as equal: a
-        compiler has scheduled them in another order. B's operations are then put in A's order.
+    Two lists of operations whose signatures differ only in their order count as equal: a compiler
+    has scheduled them in another order. B's operations are then put in A's order.
+
+    signatures: for A and for B the function that gives an operation's signature: its name and the
+        names of the operations that made its inputs.
     """
     for equal, i, j, k, m in _merged(_spans(a, b)):
         one, two = tuple(a[i:j]), tuple(b[k:m])
@@ -91,15 +94,15 @@ def _spans(a: Sequence[Op], b: Sequence[Op]) -> list[Span]:
 
 
 def _bits(ops: Sequence[Op]) -> list[str | None]:
-    """Return the digest of each operation's last output; None for an operation without a digest."""
+    """Return the digest of each operation's last output; None where it has no output or digest."""
     return [op.outputs[-1].digest if op.outputs else None for op in ops]
 
 
 def _merged(spans: Sequence[Span]) -> Iterator[Span]:
-    """Merge differences that have at most two equal operations between them; yield all stretches.
+    """Yield all stretches, with differences merged that are at most two equal operations apart.
 
-    So `mul sub mul` in place of `tanh_backward` is one difference, even where one of these
-    operations happens to have a partner.
+    So `mul sub mul` in place of `tanh_backward` is one difference, even where a `mul` happens to
+    have a partner.
     """
     held: list[Span] = []
     for at, span in enumerate(spans):
@@ -125,7 +128,8 @@ def _ordered(
 ) -> tuple[Op, ...]:
     """Return the operations `ops`, sorted so that their signatures are in the order of `wanted`.
 
-    own: the signature of each operation; `wanted` holds the same signatures in another order.
+    own: the signature of each operation in `ops`.
+    wanted: the signatures of `own` in another order.
     """
     waiting: defaultdict[tuple[str, ...], list[Op]] = defaultdict(list)
     for op, signature in zip(reversed(ops), reversed(own), strict=True):

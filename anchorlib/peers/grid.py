@@ -37,17 +37,24 @@ class SeriesKey(NamedTuple):
 class RankGrid:
     """What is known of the records of all ranks, as arrays with a column for each place of the run.
 
-    Places are sorted by series, then by step, pass and call.
-    ranks: (ranks,), ascending. last: the last step of each rank, -1 without a record.
-    readers: the reader of each rank. series: all series. owner, step, pass_index, call: (places,);
-        `owner` is the index in `series` of a place's series.
-    Of each record, (ranks, places):
-    row: the record's row in the table of its rank; -1 where the rank has no record, or one without
-        elements: a shard of which a rank holds nothing tells nothing.
+    A place is a series, step, pass and call. Places are sorted in this order.
+
+    ranks: the numbers of the ranks, ascending. All arrays and lists of ranks have this order.
+    last: the last step of each rank, -1 without a record.
+    readers: the reader of each rank's records.
+    series: all series.
+    owner: (places,): the index in `series` of each place's series.
+    step, pass_index, call: (places,): the step, pass and call of each place.
+
+    The other arrays are (ranks, places), with an entry for each record:
+
+    row: the record's row in the table of its rank; -1 where the rank has no record, or a record
+        without elements: a shard of which a rank holds nothing tells nothing.
     digest: the upper half of the record's digest, 0 without a record.
     varied: whether the record has two different finite elements.
-    nan, inf: whether the record has NaN, or infinities. False in a step that GradScaler skipped,
-        and for a gradient that carries a loss scale: overflows are usual in these cases.
+    nan, inf: whether the record has NaN, and whether it has infinities. False without a record, in
+        a step that GradScaler skipped, and for a gradient that carries a loss scale: overflows are
+        usual in these cases.
     rms: root mean square of the record's finite elements; NaN without a record, and where the root
         mean square is no positive number.
     """
@@ -76,9 +83,11 @@ class RankGrid:
     def order(self, rank: int, place: int) -> int:
         """Return the number of a record in its rank's order of execution.
 
-        rank: the rank's index in `ranks`. place: the record's column in the grid. The record's
-        checksum is compared first, since damage on a disk is not a rank's fault. Raises
-        DamagedError.
+        First the record's row is compared with its checksum, since damage on a disk is not a rank's
+        fault. Raises DamagedError where the two do not agree.
+
+        rank: the rank's index in `ranks`.
+        place: the record's column in the grid.
         """
         row = int(self.row[rank, place])
         self.readers[rank].check_rows(np.array([row]))
@@ -89,8 +98,9 @@ class RankGrid:
 class _Labels:
     """The rows of one rank's table of records that the grid holds, each with its place in the grid.
 
-    rows: the indices of the rows. keys: (4, rows): series, step, pass, call; these four numbers
-    determine a record's place.
+    rows: the indices of the rows in the table.
+    keys: (4, rows): for each row the number of its series, its step, pass and call. These four
+        numbers determine the record's place.
     """
 
     reader: RankReader
@@ -101,10 +111,12 @@ class _Labels:
 def grid_of(run: Run, pairs: Set[tuple[str, str]] | None) -> RankGrid:
     """Make the grid of the records that a run's ranks have of these names and kinds.
 
+    Where a rank has several records of one place (series, step, pass and call), the grid holds the
+    first. Raises DamagedError where a stored column is damaged, and CollectorError where the
+    collector that stores the run does not answer.
+
     pairs: (name, kind) of the series that the grid holds; None for all series but those that hold
         values of traced operations.
-    Where a rank has several records of one place (series, step, pass and call), the grid holds the
-    first. Raises DamagedError, CollectorError.
     """
     known: dict[SeriesKey, int] = {}
     labels = [_labels(*both, known, pairs) for both in run.all_rows()]
@@ -131,8 +143,8 @@ def _labels(
 ) -> _Labels:
     """Return those of a rank's rows that the grid holds, each with its series, step, pass and call.
 
-    rows: indices into the rank's table of records. known: the number of each series so far; series
-        that no earlier rank had are added.
+    rows: indices into the rank's table of records.
+    known: the number of each series so far; series that no earlier rank had are added here.
     pairs: (name, kind) of the series whose rows are kept; None keeps all but those of values of
         traced operations.
     """
@@ -155,11 +167,12 @@ def _labels(
 
 
 def _shared(labels: list[_Labels]) -> list[_Labels]:
-    """Let a rank whose keys equal those of the rank before it share that rank's array of keys.
+    """Return `labels`, changed in place so that ranks with equal keys share one array of keys.
 
-    This changes the list `labels`, and returns it.
+    Each rank is compared with the rank before it. Ranks of a job mostly have the same keys, so the
+    keys of thousands of ranks fit into memory.
 
-    Ranks of a job mostly have the same keys, so the keys of thousands of ranks fit into memory.
+    labels: one entry for each rank.
     """
     for number in range(1, len(labels)):
         before, one = labels[number - 1].keys, labels[number]
@@ -171,8 +184,8 @@ def _shared(labels: list[_Labels]) -> list[_Labels]:
 def _codes(keys: Array, levels: list[Array]) -> Array:
     """Return one number for each column of `keys`; the numbers sort as the columns do.
 
-    keys: (4, records): series, step, pass, call. levels: for each row of `keys` the values that
-    occur in it, sorted.
+    keys: (4, records): series, step, pass, call.
+    levels: for each row of `keys` all values that occur in it, sorted.
     """
     codes = np.zeros(keys.shape[1], np.int64)
     for values, level in zip(keys, levels, strict=True):
@@ -181,9 +194,9 @@ def _codes(keys: Array, levels: list[Array]) -> Array:
 
 
 def _empty(ranks: int, places: int) -> dict[str, Array]:
-    """Return arrays of (ranks, places) for a grid, filled with what stands for no record.
+    """Return the arrays (ranks, places) of a `RankGrid`, by name, filled with "no record".
 
-    A place is a series, step, pass and call.
+    ranks, places: how many there are. A place is a series, step, pass and call.
     """
     shape = (ranks, places)
     flags = {name: np.zeros(shape, bool) for name in ("varied", "nan", "inf")}
@@ -198,8 +211,12 @@ def _empty(ranks: int, places: int) -> dict[str, Array]:
 def _fill(grid: RankGrid, rank: int, rows: Array, at: Array, reader: RankReader) -> None:
     """Write a rank's records onto the grid; of several records at one place, only the first.
 
-    rank: the rank's index in the grid. rows: indices into the rank's table of records; nothing is
-    written for a record without elements. at: the grid's column for each row.
+    Nothing is written for a record without elements. The arrays of `grid` are changed in place.
+
+    rank: the rank's index in the grid.
+    rows: indices into the rank's table of records.
+    at: the grid's column for each row.
+    reader: reads the rank's table.
     """
     numel = _numel(*reader.shape_codes(rows))
     with_elements = np.flatnonzero(numel > 0)[::-1]

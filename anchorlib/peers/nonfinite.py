@@ -16,12 +16,12 @@ ACTIVATIONS = "value"  # the kind in which infinities are usual, as in masks of 
 
 
 def departures_of_nan(grid: RankGrid) -> Iterator[Departure]:
-    """Yield each rank that has NaN in a series, or infinities, where most others have none.
+    """Yield a Departure for each series and rank with NaN or infinities where most ranks have none.
 
-    Infinities in values do not count, as masks of attention have them. A series in which more than
-    one rank in four (and more than one) would be yielded is passed over: there the data is the
-    cause. Steps that GradScaler skipped and gradients that carry its scale do not count: a loss
-    scale that is too large lets gradients overflow, mostly on one rank first.
+    Infinities in tensors of kind "value" do not count, as masks of attention have them. A series in
+    which more than one rank in four (and more than one) would be yielded is passed over: there the
+    data is the cause. Steps that GradScaler skipped and gradients that carry its scale do not
+    count: a loss scale that is too large lets gradients overflow, mostly on one rank first.
     """
     for key, places in grid.each():
         odd = grid.nan[:, places]

@@ -12,8 +12,8 @@ jump    one record is compared with the rank's own five records before it, so th
         series on nine ranks in ten.
 level   all records of a rank are compared with its peers'. A rank is reported where the norms of
         half of its series of a kind, and of three at least, are far off, all upwards or all
-        downwards, as on a rank that counts its gradients twice from its first step on. One large
-        shard is not enough.
+        downwards: for example on a rank that counts its gradients twice from its first step on. One
+        large shard is not enough.
 
 A change of all series of a rank in a single step is attributed to its data, not to a fault.
 """
@@ -45,11 +45,13 @@ SIGMA = 1.4826
 
 
 def departures_of_norms(grid: RankGrid, replicated: list[bool]) -> Iterator[Departure]:
-    """Yield each rank whose norms lie far from those of its peers, by series.
+    """Yield a Departure for each rank whose norms lie far from those of its peers.
 
-    replicated: for each series of the grid, whether ranks hold the tensor alike; if so, its digests
-    are compared elsewhere (`anchorlib.peers.replicas`), and its norms are not. Nothing is
-    yielded for a run of fewer than four ranks.
+    For a jump there is a Departure for each series, for a level one for all series of a kind.
+    Nothing is yielded for a run of fewer than four ranks.
+
+    replicated: for each series of the grid, whether ranks hold the tensor alike. Such a series is
+    skipped here, since its digests are compared (`anchorlib.peers.replicas`).
     """
     if len(grid.ranks) < FEWEST_RANKS:
         return
@@ -70,10 +72,12 @@ def departures_of_norms(grid: RankGrid, replicated: list[bool]) -> Iterator[Depa
 class _Sizes:
     """How far the norms of one series are from those of other ranks and of earlier records.
 
-    start: the first column of the series in the grid. steps: the step of each column.
+    start: the first column of the series in the grid.
+    steps: the step of each column of the series.
     apart: (ranks, columns): by how many powers of two each rank's norm exceeds the median of all
-    ranks. change: (ranks, columns): `apart` less its median over the rank's five records before,
-    NaN where unknown.
+    ranks; NaN where this is unknown.
+    change: (ranks, columns): `apart` less its median over the rank's five records before; NaN where
+    this is unknown.
     """
 
     start: int
@@ -85,8 +89,10 @@ class _Sizes:
 def _apart(rms: Array) -> Array:
     """Return by how many powers of two each rank's norm exceeds the median of all ranks.
 
-    rms, result: (ranks, records of the series). NaN where a rank has no norm, and where fewer than
-    four ranks have one.
+    The result is (ranks, records of the series), like `rms`: NaN where a rank has no norm, and at
+    records where fewer than four ranks have a norm.
+
+    rms: the norms of one series; NaN where a rank has none.
     """
     with np.errstate(all="ignore"):
         size = np.log2(rms)
@@ -98,8 +104,10 @@ def _apart(rms: Array) -> Array:
 def _change(apart: Array) -> Array:
     """Return how far each entry exceeds the median of its rank's five entries before it.
 
-    apart, result: (ranks, records of the series), in powers of two. NaN where fewer than three of
-    the five are known.
+    The result is (ranks, records of the series), in powers of two, like `apart`. An entry is NaN
+    where it is not known itself, or fewer than three of the five before it are known.
+
+    apart: as `_apart` returns it.
     """
     count = apart.shape[1]
     ahead = np.full((len(apart), BEFORE), np.nan)
@@ -112,9 +120,11 @@ def _change(apart: Array) -> Array:
 def _together(sizes: list[_Sizes]) -> dict[int, Array]:
     """Return, by step, the median change of each rank over its series of one kind.
 
-    sizes: one entry for each series of the kind. The result is step -> an array with one number for
-    each rank, 0 where no change of the rank is known. The result is empty for fewer than three
-    series; a step with fewer than three records of a rank has no entry.
+    For each step there is an array with one number for each rank, in powers of two; 0 where no
+    change of the rank is known. The result is {} for fewer than three series. A step with fewer
+    than three places (of all series together) has no entry.
+
+    sizes: one entry for each series of the kind.
     """
     if len(sizes) < TOGETHER:
         return {}
@@ -154,10 +164,12 @@ def _departure(rank: int, start: int, at: Array, apart: Array) -> Departure:
 
 
 def _level(apart: Array) -> tuple[Array, Array]:
-    """Return each rank's level (its median over a series) in powers of two and in units.
+    """Return each rank's level, its median over a series: in powers of two, and in units.
 
-    apart: (ranks, records of the series), as `_apart` returns it. Both results have one number per
-    rank. The unit is 1.4826 times the median of the levels' absolute values, and FLOOR at least.
+    Both arrays have one number for each rank. The unit is 1.4826 times the median of the levels'
+    absolute values, and FLOOR at least.
+
+    apart: (ranks, records of the series), as `_apart` returns it.
     """
     level = _median(apart, axis=1)
     unit = max(SIGMA * float(_median(np.abs(level))) if np.isfinite(level).any() else 0.0, FLOOR)
@@ -180,11 +192,14 @@ def _levels(series: list[tuple[int, Array, Array]], grid: RankGrid) -> Iterator[
 def _lasting(
     series: list[tuple[int, Array, Array]], out: Array, rank: int, grid: RankGrid
 ) -> Departure:
-    """Return the departure of a rank whose norms leave those of its peers throughout some series.
+    """Return the Departure of a rank whose norms lie far from its peers' throughout some series.
 
-    series: for each series its first column in the grid, and two arrays with each rank's level: in
-    powers of two, and in units of the spread. out: a mask of `series`: those in which the rank is
-    far off. rank: its index in the grid. The departure begins at the rank's first record in those.
+    The departure begins at the rank's first record in these series.
+
+    series: for each series of a kind its first column in the grid, and two arrays with each rank's
+    level: in powers of two, and in units of the spread.
+    out: a mask of `series`: those in which the rank is far off.
+    rank: the rank's index in the grid.
     """
     starts = {series[number][0]: number for number in np.flatnonzero(out).tolist()}
     first = {_first(grid, rank, start): number for start, number in starts.items()}

@@ -13,12 +13,15 @@ Evidence = Literal["digest", "parting", "nan", "norm"]
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """One rank that differs from its peers in one series, before departures become outliers.
+    """One rank that differs from its peers, by one kind of evidence.
 
-    rank and the ranks in peers are indices into the grid's list of ranks.
-    place: the grid's column of the first record that shows the departure. records: how many records
-    show it.
-    ratio: how many times its peers' norm the rank's norm is; None unless the evidence is "norm".
+    It is an intermediate result, from which an `Outlier` is made. It mostly concerns one series.
+
+    evidence: in what the rank differs, as for `Outlier`.
+    rank, peers: the rank and the ranks that it was compared with, as indices in the grid's `ranks`.
+    place: the grid's column of the first record that shows the difference.
+    records: how many records show the difference.
+    ratio: the rank's norm divided by its peers'; None unless the evidence is "norm".
     """
 
     evidence: Evidence
@@ -33,13 +36,16 @@ class Departure:
 class Outlier:
     """Ranks that differ from their peers in the same way, and the first record that shows it.
 
+    ranks: the numbers of the ranks that differ.
     evidence: "digest": the bits of a replicated tensor differ from those on the peers.
         "parting": ranks that agreed before do not agree any more, and no digest has a majority.
         "nan": NaN, or infinities in other kinds than "value", where most peers have none.
         "norm": a root mean square far from its peers', by the factor `ratio`.
-    peers: the ranks that the outlier was compared with; they agree with each other.
-    records, tensors: how many records show the difference, and how many tensors (by name and kind)
-        these belong to.
+    step, pass_index, call, phase, name, kind: of the first record that shows the difference.
+    records: how many records show the difference.
+    tensors: how many tensors (by name and kind) these records belong to.
+    peers: the numbers of the ranks that the outlier was compared with; () for "parting".
+    ratio: the outlier's norm divided by its peers'; None unless the evidence is "norm".
     """
 
     ranks: tuple[int, ...]
@@ -58,7 +64,11 @@ class Outlier:
 
 @dataclass(frozen=True, slots=True)
 class Early:
-    """A rank whose last step comes before the last step of the run."""
+    """A rank whose last step comes before the last step of the run.
+
+    last_step: the rank's last step.
+    run_last_step: the last step that any rank of the run recorded.
+    """
 
     rank: int
     last_step: int
@@ -69,7 +79,10 @@ class Early:
 class RankAnswer:
     """The ranks of a run, and which of them differ from the others.
 
-    replicated: how many series the ranks hold alike. series: how many series were looked at.
+    run: the run's name.
+    ranks: the ranks that have records.
+    series: how many series (name, kind, mode and phase) were looked at.
+    replicated: how many of these series the ranks hold alike.
     missing: ranks that recorded nothing, though the job had them.
     """
 
@@ -92,7 +105,7 @@ class RankAnswer:
 
 
 def folded(outliers: Sequence[Outlier]) -> tuple[Outlier, ...]:
-    """Combine outliers: one for all ranks that differ from the same peers at the same record."""
+    """Return `outliers` with those combined that have the same evidence, peers and first record."""
     groups: dict[tuple[Any, ...], list[Outlier]] = {}
     for one in outliers:
         where = (one.step, one.pass_index, one.call, one.phase, one.name, one.kind)

@@ -15,9 +15,11 @@ MOST = 1 << 20  # ranks: a larger world size in a header belongs to no job
 def missing_ranks(run: Run, ranks: list[int]) -> tuple[int, ...]:
     """Return the ranks of the job that have no record.
 
-    ranks: those that have records, ascending; without any the result is empty. The job has the
-    ranks below the world size that the run's header states, and below the highest in `ranks`.
-    Ranks that a run was told not to record (`ranks=`, ANCHOR_RANKS) count as missing too.
+    The job has the ranks below the world size that the run's header states, and those below the
+    highest in `ranks`. Ranks that a run was told not to record (`ranks=`, ANCHOR_RANKS) count as
+    missing too. The result is empty where no rank has records.
+
+    ranks: the ranks that have records, ascending.
     """
     if not ranks:
         return ()
@@ -31,7 +33,8 @@ def missing_ranks(run: Run, ranks: list[int]) -> tuple[int, ...]:
 def ended_early(grid: RankGrid) -> tuple[Early, ...]:
     """Return the ranks whose last step comes before the last step of the run.
 
-    Ranks of a live run are a step apart now and then; a rank that is behind is named even then.
+    In a run that is still being recorded, ranks are a step apart now and then: a rank that is
+    behind is returned even then.
     """
     end = max(grid.last, default=-1)
     return tuple(

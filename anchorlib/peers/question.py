@@ -24,15 +24,19 @@ def outliers(
 ) -> RankAnswer:
     """Find the ranks of a run that differ from the others, and the first record that shows it.
 
-    run: a name in `store`, a path, a URL, or a Run. tensors: selectors; only the tensors that they
-    name are looked at.
+    run: a name in `store`, a path, a URL, or a Run.
+    store: a directory, or the URL of a collector or object store; None means ANCHOR_STORE, else
+    "anchors".
+    tensors: selectors; only the tensors that they match are looked at.
 
     Where ranks hold a tensor alike (a parameter of a data-parallel job), digests are compared: one
     flipped bit is an outlier. Where a tensor differs between ranks (a loss, local gradients), a
     rank is an outlier if it has NaN where its peers have none, or if its norm is far from theirs.
     Columns are read, values are not: about 50 bytes of memory a record.
 
-    Raises RunNotFoundError, UnknownTensorError, OptionError, DamagedError, CollectorError.
+    Raises RunNotFoundError where there is no such run, UnknownTensorError for a selector that
+    matches no tensor, OptionError for an invalid `store`, DamagedError for damaged columns, and
+    CollectorError where a collector does not answer.
     """
     opened = run if isinstance(run, Run) else open_run(run, store)
     asked = () if tensors == "*" else (tensors,) if isinstance(tensors, str) else tuple(tensors)
@@ -57,8 +61,10 @@ def outliers(
 def _ordered(grid: RankGrid, left: Iterable[Departure]) -> tuple[Outlier, ...]:
     """Return the outliers that departures make, in order of execution.
 
-    A rank's departures by one kind of evidence are one outlier, and ranks that differ from the same
-    peers at the same record are one outlier.
+    All departures of a rank by one kind of evidence become one outlier. Ranks that differ from the
+    same peers at the same record, by the same evidence, become one outlier as well.
+
+    left: the departures of all ranks in all series.
     """
     groups: dict[tuple[int, str], list[Departure]] = {}
     for one in left:

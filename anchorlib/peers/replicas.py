@@ -1,10 +1,10 @@
 """Finds the tensors that ranks hold alike, and the ranks whose bits differ there, by digests.
 
-Ranks with equal digests at a place are a class. A series is replicated where classes typically have
-several ranks (all ranks of a data-parallel job; the replicas of a shard in a hybrid one), and where
-the records' elements differ among themselves: the zeros of a first step are equal on every shard,
-and do not show that ranks hold the tensor alike. A rank is away where its class has at most half
-the typical number of ranks.
+Ranks with equal digests at a place (a step, pass and call of a series) are a class. A series is
+replicated where classes typically have several ranks (all ranks of a data-parallel job; the
+replicas of a shard in a hybrid job), and where the elements of a record differ among themselves:
+the zeros of a first step are equal on every shard, and do not show that ranks hold the tensor
+alike. A rank is away at a place where its class has at most half the typical number of ranks.
 """
 
 from __future__ import annotations
@@ -28,9 +28,13 @@ MANY = 8  # with at least so many ranks a single common change is enough
 class DigestClasses:
     """How many ranks share a rank's digest, at each place (step, pass and call) of a series.
 
-    kind: the kind of the series. first: its first column in the grid. digest: (ranks, places).
-    sizes: (ranks, places), 0 where a rank has no record.
-    typical: how many ranks typically share a digest of a replicated tensor; 0 for any other tensor.
+    kind: the kind of the series.
+    first: the first column of the series in the grid.
+    digest: (ranks, places): the digest of each rank's record; 0 where a rank has no record.
+    sizes: (ranks, places): how many ranks have the same digest, the rank itself included; 0 where
+    the rank has no record.
+    typical: how many ranks typically share a digest of a replicated tensor; 0 or 1 for a tensor
+    that is not replicated.
     plain: whether the records do not show if the tensor is replicated: the elements of each record
     are one number, which too seldom changes on most ranks at once.
     """
@@ -44,7 +48,7 @@ class DigestClasses:
 
 
 def classes(grid: RankGrid) -> list[DigestClasses]:
-    """Return, for every series of the grid, how many ranks share each rank's digests."""
+    """Return, for each series of the grid, how many ranks share each rank's digests."""
     return [_classes(grid, key.kind, places) for key, places in grid.each()]
 
 
@@ -63,10 +67,12 @@ def _classes(grid: RankGrid, kind: str, places: slice) -> DigestClasses:
 def with_constants_classified(every: list[DigestClasses]) -> list[DigestClasses]:
     """Return the classes, with plain series counted as replicated if others of their kind are.
 
-    A plain series has records of one number each, as a bias of zeros or a scale that never moves.
-    It counts as replicated if nine in ten other series of its kind are, and if ranks share a digest
-    at the first record that several of them have. So a loss does not count: ranks differ in it from
-    the first record on.
+    Each record of a plain series has one number in all its elements: a bias of zeros, for example,
+    or a scale that never moves. Such a series counts as replicated if nine in ten other series of
+    its kind are, and if ranks share a digest at the first record that several ranks have. So a loss
+    does not count: ranks differ in their losses from the first record on.
+
+    every: the classes of all series of a grid.
     """
     kinds: dict[str, list[int]] = {}
     for one in every:
@@ -86,11 +92,11 @@ def with_constants_classified(every: list[DigestClasses]) -> list[DigestClasses]
 
 
 def departures(one: DigestClasses) -> Iterator[Departure]:
-    """Yield each rank that differs from its peers in a series, with the first record that shows it.
+    """Yield a Departure for each rank whose digests differ from those of its peers in a series.
 
     Nothing is yielded for a series that ranks do not hold alike. Where so many ranks leave and
-    rejoin their peers that the data must be the cause, single ranks are not yielded, but a parting
-    of all ranks that lasts to the end of the series is.
+    rejoin their peers that the data must be the cause, single ranks are not yielded; but where all
+    ranks part and stay apart to the end of the series, each is.
     """
     if one.typical < 2:
         return
@@ -112,9 +118,11 @@ def _departure(one: DigestClasses, rank: int, away: Array, present: Array) -> It
     """Yield a Departure for a rank whose digest few ranks share at some places of a series.
 
     A place is a step, pass and call. Nothing is yielded if the rank only went on recording after
-    its peers had ended.
-    away, present: (ranks, places), whether few ranks share the rank's digest, and whether it has a
-    record.
+    its peers had ended. The evidence is "parting" where the ranks that last agreed with the rank
+    have all left the majority, too; else "digest".
+
+    away: (ranks, places): whether few ranks share the rank's digest.
+    present: (ranks, places): whether the rank has a record.
     """
     places = np.flatnonzero(away[rank])
     at = int(places[0])
@@ -132,9 +140,11 @@ def _departure(one: DigestClasses, rank: int, away: Array, present: Array) -> It
 def _mates(one: DigestClasses, rank: int, at: int, away: Array) -> Array:
     """Return a mask of the ranks that had the digest of `rank` when it last agreed with others.
 
-    Only places (step, pass and call) before `at` count, and only those where enough ranks had this
-    digest; away: (ranks, places), whether too few had it. `rank` itself is False; all are False if
-    `rank` never agreed with others.
+    Only places (step, pass and call) before `at` count, and only those where enough ranks had the
+    digest of `rank`. `rank` itself is False in the mask; all are False if `rank` never agreed with
+    others.
+
+    away: (ranks, places): whether too few ranks share the rank's digest.
     """
     before = np.flatnonzero((one.sizes[rank, :at] > 1) & ~away[rank, :at])
     if not len(before):
@@ -148,9 +158,10 @@ def _mates(one: DigestClasses, rank: int, at: int, away: Array) -> Array:
 def _parting(one: DigestClasses, at: int, away: Array, present: Array) -> Iterator[Departure]:
     """Yield a Departure for each rank that agreed with its peers until place `at` of a series.
 
-    A place is a step, pass and call; from this one on no digest has a majority of ranks.
-    away, present: (ranks, places), whether few ranks share the rank's digest, and whether it has a
-    record.
+    A place is a step, pass and call. From the place `at` on, no digest has a majority of ranks.
+
+    away: (ranks, places): whether few ranks share the rank's digest.
+    present: (ranks, places): whether the rank has a record.
     """
     left = away[:, :at].any(axis=1)
     for rank in np.flatnonzero(present[:, at] & ~left).tolist():
@@ -159,12 +170,16 @@ def _parting(one: DigestClasses, at: int, away: Array, present: Array) -> Iterat
 
 
 def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array, int | None]:
-    """Return `away` with False at places without a majority, and where such begin to last.
+    """Return `away` with False at places without a majority, and the place where all ranks part.
 
-    A place is a step, pass and call. away, present: (ranks, places), whether few ranks share the
-    rank's digest, and whether it has a record. nowhere: a mask of the places without a majority.
-    The second result is the first place without a majority; None where a majority comes back later:
-    ranks that all part and meet again (local steps between two averages) do nothing wrong.
+    A place is a step, pass and call. All ranks part at the first place where no digest has a
+    majority, unless a majority comes back later; then the second result is None: ranks that all
+    part and meet again (local steps between two averages) do nothing wrong. It is also None where
+    no place has a majority.
+
+    away: (ranks, places): whether few ranks share the rank's digest.
+    nowhere: a mask of the places without a majority.
+    present: (ranks, places): whether the rank has a record.
     """
     recorded = present.any(axis=0)
     home = np.flatnonzero(recorded & ~nowhere)
@@ -177,8 +192,10 @@ def _is_data(away: Array, present: Array) -> bool:
     """Return whether ranks leave and rejoin their peers so often that the data is the cause.
 
     Padding, for instance, has this effect. True if more than one rank in four (and more than one)
-    is away at some record, and any of these comes back. away, present: (ranks, records), whether
-    few ranks share the rank's digest, and whether it has a record.
+    is away at some record, and any of these ranks shares a digest with its peers again later.
+
+    away: (ranks, records): whether few ranks share the rank's digest.
+    present: (ranks, records): whether the rank has a record.
     """
     left = away.any(axis=1)
     if int(left.sum()) <= max(len(away) // MOST_RETURNING, 1):
@@ -190,9 +207,10 @@ def _is_data(away: Array, present: Array) -> bool:
 
 
 def _sizes(digest: Array, present: Array) -> Array:
-    """Return how many ranks have each rank's digest, (ranks, records); 0 without a record.
+    """Return how many ranks have each rank's digest, as (ranks, records); 0 without a record.
 
-    digest, present: (ranks, records), the digest of a rank's record, and whether it has one.
+    digest: (ranks, records): the digest of the rank's record.
+    present: (ranks, records): whether the rank has a record.
     """
     ranks = len(digest)
     sizes = np.full(digest.shape, ranks, np.int64)
@@ -214,8 +232,10 @@ def _sizes(digest: Array, present: Array) -> Array:
 def _changes(sizes: Array, digest: Array) -> int:
     """Return how often the digest that at least three ranks in four share changes.
 
-    sizes, digest: (ranks, records), as in `DigestClasses`. A change counts where such a digest
-    exists in two neighbouring columns and differs between them.
+    A change counts where there is such a digest in each of two neighbouring columns, and the two
+    digests differ.
+
+    sizes, digest: (ranks, records), as in `DigestClasses`.
     """
     most = 4 * sizes.max(axis=0) >= 3 * len(sizes)
     shared = np.take_along_axis(digest, np.argmax(sizes, axis=0)[None], axis=0)[0]
@@ -232,10 +252,12 @@ def _agree_at_first(sizes: Array) -> bool:
 
 
 def _usual(sizes: Array) -> Array:
-    """Return the median, for each column, of how many ranks share a rank's digest; 0 without ranks.
+    """Return, for each column, the median over the ranks of how many ranks share a rank's digest.
 
-    sizes: (ranks, records), 0 for a rank without a record, which does not count. The median is a
-    size that occurs, not a mean of two.
+    Ranks without a record do not count; the median is 0 where no rank has one. It is always a
+    number that occurs, not the mean of two.
+
+    sizes: (ranks, records): how many ranks share the rank's digest; 0 without a record.
     """
     ascending = np.sort(sizes, axis=0)
     absent = (ascending == 0).sum(axis=0)

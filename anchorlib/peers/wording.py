@@ -44,7 +44,10 @@ def outlier_text(one: Outlier) -> str:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Return a text that names ascending ranks, as ranges: "rank 4", "ranks 0-1022,1024"."""
+    """Return a text that names `ranks` by ranges: "rank 4", "ranks 0-1022,1024".
+
+    ranks: numbers of ranks, which have to be ascending.
+    """
     parts: list[list[int]] = []
     for rank in ranks:
         if parts and rank == parts[-1][1] + 1:

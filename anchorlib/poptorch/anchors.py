@@ -32,10 +32,10 @@ _STATE_KINDS = ("opt.exp_avg", "opt.exp_avg_sq", "opt.momentum_buffer")
 
 @dataclass(frozen=True, slots=True)
 class AnchorArguments:
-    """The arguments of one call of `Options.anchorTensor`.
+    """The arguments of one call of `Options.anchorTensor`, but for the short name.
 
-    mode: None for the mode of the model's outputs. period: the return period of EveryN; 1 for any
-        other mode.
+    mode: None for the mode of the model's outputs.
+    period: the return period (the n) of EveryN; 1 for any other mode.
     """
 
     long_name: str
@@ -128,8 +128,9 @@ class ModelAnchors:
     def look(self, optimizer: object) -> list[Anchor]:
         """Return the anchors that were added to the options, or changed there, since the last call.
 
-        An anchor that this model cannot have is left out and logged as a warning: the options may
-        belong to another model too, and the training goes on.
+        "The last call" is the last call of this method. An anchor that this model cannot have is
+        left out and logged as a warning: the options may belong to another model too, and the
+        training goes on.
 
         optimizer: the optimizer of a training model; None for an inference model.
         """
@@ -184,7 +185,7 @@ def _to_come(text: str, parameters: Collection[str]) -> list[tuple[str, str]]:
 
     These tensors are the optimizer's state and a module's outputs whose names contain ":".
 
-    text: a selector; where it names a kind, the result is just that name and kind, unchecked.
+    text: a selector; where it ends in a kind, the result is this one name and kind, unchecked.
     parameters: the names of all parameters, which are the tensors that have state.
     """
     selector = parse(text)

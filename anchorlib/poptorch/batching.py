@@ -35,11 +35,14 @@ MicroBatch: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 def micro_batches(
     window: Window, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
 ) -> Iterator[MicroBatch]:
-    """Yield the arguments of each micro-batch, in order, on `device`.
+    """Yield (args, kwargs) of each micro-batch, in order, with tensors moved to `device`.
 
-    Tensors are cut along dimension 0, also inside lists, tuples and dicts; any other argument is
-    passed to each micro-batch unchanged.
-    Raises MisuseError for a tensor that cannot be cut into equal parts.
+    Tensors are cut along dimension 0, also inside lists, tuples and dicts; any other argument, and
+    a 0-d tensor if a call has one micro-batch, is passed on unchanged. Raises MisuseError for a
+    tensor that cannot be cut into equal parts.
+
+    window: says how many micro-batches a call has.
+    args, kwargs: the arguments of the whole call.
     """
     count = window.batches
     leaves, _ = tree_flatten((args, kwargs))
@@ -142,9 +145,11 @@ class _Stream:
 
 
 def flattened(rows: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    """Return `rows` joined along dimension 0 as one tensor of `dtype`; a single 0-d row stays 0-d.
+    """Return `rows` joined along dimension 0 as one tensor of `dtype`.
 
-    Several 0-d rows give a 1-d tensor. `rows` must not be empty.
+    Several 0-d rows give a 1-d tensor; a single 0-d row stays 0-d.
+
+    rows: one tensor for each micro-batch; at least one.
     """
     if len(rows) == 1:
         return rows[0].to(dtype)

@@ -20,6 +20,7 @@ _log = logging.getLogger("anchorlib")
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """Loads batches of batch_size × deviceIterations × gradientAccumulation samples.
 
+    options: the model's Options, which say how many micro-batches a call takes.
     batch_size: how many samples a micro-batch has; None if each item is the input of a whole call.
     drop_last: whether a last, smaller batch is left out, which a model would refuse.
 

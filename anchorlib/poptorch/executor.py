@@ -131,7 +131,9 @@ class PoplarExecutor:
         number generators stay unchanged. Where the model is compiled already, only a warning is
         logged.
 
-        args, kwargs: the arguments of a whole call. Raises what a call raises.
+        Raises what a call of the model raises.
+
+        args, kwargs: the arguments of a whole call.
         """
         if self._traced is not None:
             _log.warning("anchorlib: compile() is ignored: the model is compiled already")
@@ -185,8 +187,8 @@ class PoplarExecutor:
     def _forward(self, model: nn.Module, batch: MicroBatch, trace: Trace | None) -> Any:
         """Run one micro-batch forward, and backward if this executor trains; return the output.
 
-        model: the wrapped model, or a copy of it. trace: notes the names of tensors; None: no names
-            are noted.
+        model: the wrapped model, or a copy of it.
+        trace: notes the names of the tensors that are computed; None: no names are noted.
         """
         args, kwargs = batch
         marked_losses()  # drop the losses that an interrupted forward has marked
@@ -204,9 +206,11 @@ class PoplarExecutor:
         return output
 
     def _end_update(self, batches: int) -> None:
-        """Update the weights and end the session's step, if `batches` micro-batches fill an update.
+        """Update the weights and end the session's step, if the last micro-batch fills an update.
 
-        batches: how many micro-batches of the call were run. Does nothing for an inference model.
+        Does nothing otherwise, or for an inference model.
+
+        batches: how many micro-batches of the call were run so far.
         """
         optimizer, passes = self._optimizer, self._window.passes
         if optimizer is None or batches % passes:
@@ -253,7 +257,7 @@ class PoplarExecutor:
     # -- anchors
 
     def getTensorNames(self) -> list[str]:
-        """Return the names that `anchorTensor` accepts, in the order in which they are computed.
+        """Return the names of tensors that `anchorTensor` accepts, in the order of execution.
 
         Raises MisuseError before the model was compiled or called.
         """

@@ -33,9 +33,10 @@ _log = logging.getLogger("anchorlib")
 class OptionGroup:
     """A group of options, such as `Options.Training`.
 
-    owner: the group's name in messages. ignored: names of options that are accepted and need no
-    effect here. missed: names of options that would change numbers in PopTorch; they have no effect
-    here, and a warning says so.
+    owner: the group's name in messages.
+    ignored: names of options that are accepted and need no effect here.
+    missed: names of options that would change numbers in PopTorch. They are accepted without an
+    effect here, and a warning says so.
     """
 
     owner: ClassVar[str] = "Options"
@@ -65,9 +66,11 @@ class OptionGroup:
         return self
 
     def warn_built(self, what: str) -> None:
-        """Warn that models built from these options before keep the earlier value of an option.
+        """Log a warning: models that were built from these options keep an option's earlier value.
 
-        Does nothing if no model was built. what: the name of the option, or of several.
+        Does nothing if no model was built.
+
+        what: the name of the option that is set, or the names of several, for the message.
         """
         if self._built:
             _log.warning(
@@ -78,7 +81,7 @@ class OptionGroup:
             )
 
     def freeze(self) -> None:
-        """Refuse every further change of the group's options, with a FrozenOptionsError."""
+        """Make every later change of the group's options raise FrozenOptionsError."""
         self._frozen = True
 
     def thaw(self) -> None:
@@ -177,7 +180,7 @@ class Distributed(OptionGroup):
     ignored = frozenset({"disable", "IPUoFConfigFiles", "setEnvVarNames"})
 
     def configureProcessId(self, process_id: int, num_processes: int) -> Self:
-        """Accept a single process. Raises Error for several: torch.distributed runs those."""
+        """Accept process 0 of 1. Raises Error for anything else: torch.distributed runs several."""
         if (process_id, num_processes) != (0, 1):
             raise Error(
                 "Options.Distributed: several processes are not run here; use torch.distributed, "
@@ -216,9 +219,9 @@ class Popart(OptionGroup):
 
 
 def from_one(what: str, value: object) -> int:
-    """Return `value` if it is a whole number from 1 on.
+    """Return `value` if it is a whole number from 1 on; else raise MisuseError.
 
-    Raise MisuseError, naming `what`, if not.
+    what: the option's name, for the error's text.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise MisuseError(f"{what} is a whole number from 1, not {value!r}")

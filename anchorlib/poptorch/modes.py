@@ -43,10 +43,14 @@ class Window:
 
 
 def check_mode(mode: OutputMode | None, period: int | None, *, what: str) -> int:
-    """Check a mode and its return period; return the period, 1 for a mode without a period.
+    """Check a mode and its return period, and return the period: 1 for a mode other than EveryN.
 
-    what: names the option in messages. Raises MisuseError for a value that is no mode, and for
-    EveryN without a whole number from 1.
+    Raises MisuseError for a mode that is no OutputMode, and for EveryN with a period that is not a
+    whole number from 1 on.
+
+    mode: None is accepted, too.
+    period: looked at for EveryN alone.
+    what: names the option in messages.
     """
     if mode is not None and not isinstance(mode, OutputMode):
         raise MisuseError(f"{what}: {mode!r} is no poptorch.OutputMode")

@@ -93,9 +93,11 @@ def identity_loss(x: torch.Tensor, reduction: str | int) -> torch.Tensor:
 def loss_of(output: Any) -> torch.Tensor:
     """Return the tensor to call backward on: the loss marked last, else the output's last scalar.
 
-    Of the output, only scalars that require a gradient count. The losses that were marked are
-    forgotten.
-    Raises Error where the model has no loss, or where its loss is no scalar.
+    Of the output, only scalars that require a gradient count. All marked losses are forgotten.
+    Raises Error where there is neither a marked loss nor such a scalar, and where the marked loss
+    is no scalar.
+
+    output: what the model returned, which may be lists, tuples and dicts of tensors.
     """
     marked = marked_losses()
     scalars = [
@@ -131,7 +133,7 @@ def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:  # noqa: ARG001
 
 
 class Block:
-    """In PopTorch, places a part of a model on a device; here a context that does nothing."""
+    """A context that does nothing; in PopTorch it places a part of a model on a device."""
 
     def __init__(self, user_id: str | None = None, ipu_id: int | None = None) -> None:
         self.user_id = user_id
@@ -150,7 +152,7 @@ class Block:
 
 
 class NameScope(Block):
-    """In PopTorch, a prefix of operations' names; here a context that does nothing."""
+    """A context that does nothing; in PopTorch it gives the names of operations a prefix."""
 
 
 def BeginBlock(

@@ -42,7 +42,7 @@ _EXTRA = frozenset(
 class _Extended(torch.optim.Optimizer):
     """A base class that removes PopTorch's arguments before torch's optimizer gets the others.
 
-    Raises MisuseError for an argument in `unavailable`, which maps names to refused values.
+    Raises MisuseError where an argument has the value that `unavailable` has for its name.
     """
 
     heeded: ClassVar[frozenset[str]] = frozenset({"max_grad_norm"})

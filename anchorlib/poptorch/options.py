@@ -140,7 +140,8 @@ class Options(OptionGroup):
     ) -> None:
         """Make the tensor `long_name` available as `getAnchoredTensor(short_name)` after each call.
 
-        long_name: any selector that names one tensor: "Gradient___fc2.bias", "fc2.bias@grad", …
+        long_name: any selector that names one tensor, such as "Gradient___fc2.bias" or
+            "fc2.bias@grad".
         output_mode: the micro-batches to record; None for the mode of the model's outputs.
         output_return_period: the period of EveryN, in micro-batches.
         renamed: `anchor_mode`, `anchor_return_period`: the last two, as named until PopTorch 2.3.
@@ -194,9 +195,12 @@ class Options(OptionGroup):
 def _renamed(call: str, given: dict[str, Any], old: str, value: Any) -> Any:
     """Return the value of a method's argument, which may be passed by its old or its new name.
 
-    call: the method's name, for messages. given: the keyword arguments that the method does not
-    declare. old: the argument's name until PopTorch 2.3; if `given` has it, its value is returned.
-    value: what was passed by the new name. Raises TypeError if `given` has an unknown argument.
+    Raises TypeError if `given` has an argument that PopTorch does not know either.
+
+    call: the method's name, for messages.
+    given: the keyword arguments that the method does not declare.
+    old: the argument's name until PopTorch 2.3. If `given` has it, the value there is returned.
+    value: what was passed by the new name, which is returned otherwise.
     """
     olds = {"anchor_mode", "anchor_return_period"}
     unknown = set(given) - olds

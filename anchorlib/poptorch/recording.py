@@ -101,9 +101,11 @@ class Recording:
     def begin(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Begin a call of the model, at a step that is a multiple of the updates in a call.
 
-        So the window of steps over which a mode sums or selects is exactly this call. Records of
-        earlier calls in the session in memory are dropped. Does nothing for a model without
-        anchors.
+        So the window of steps over which a mode sums or selects is exactly this call. Opens a
+        session if none is active, and watches the anchors. Records of earlier calls in the session
+        in memory are dropped. Does nothing for a model without anchors.
+
+        optimizer: the optimizer of a training model; None for an inference model.
         """
         if not self._anchors:
             return
@@ -179,7 +181,8 @@ class Recording:
     def rows(self, one: Anchor) -> list[torch.Tensor]:
         """Return copies of the tensors that the last call recorded for the anchor `one`, in order.
 
-        Raises Error where values were dropped because the queue was full.
+        The list is empty where nothing was recorded. Raises Error where values were dropped because
+        the session's queue was full.
         """
         from anchorlib.reading import as_tensor  # imported here, as only readers need the store
 

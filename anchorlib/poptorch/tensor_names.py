@@ -103,7 +103,10 @@ class Trace:
         return hook
 
     def traced(self, optimizer: torch.optim.Optimizer | None) -> Traced:
-        """Return the tensors noted so far, and those that `optimizer` will make when it steps."""
+        """Return the tensors noted so far, and those that `optimizer` will make when it steps.
+
+        optimizer: None for an inference model, which has no optimizer.
+        """
         names = dict(self._forward)
         names |= dict.fromkeys(self._state())  # parameters and buffers that no forward used
         names |= dict.fromkeys(f"Gradient___{name}" for name in self._backward)

@@ -32,9 +32,10 @@ OPEN_BYTES = 1 << 16  # the weight of a block, beside that of its records
 
 
 class MapFunction(Protocol):
-    """The type of a map function: applies `function` to each part, yields the answers in order.
+    """The type of a function that applies `function` to each of `parts`, as the builtin `map` does.
 
-    It is the builtin `map`, or the map of a dask cluster (`anchorlib.cluster`).
+    It yields the answers in the order of `parts`. Besides `map`, the map of a dask cluster
+    (`anchorlib.cluster`) is such a function.
     """
 
     def __call__(
@@ -46,9 +47,10 @@ class MapFunction(Protocol):
 class SendableBlock:
     """A block (some records of one series) in the form in which it is sent to another process.
 
-    pin: says how the other process finds the rank. number: the number of the series in the rank's
-        catalogue. rows: row numbers in the rank's table of records, compressed by `packed_rows`.
-        weight: an estimate of the work of reading the block, as a number of bytes.
+    pin: says how the other process finds the rank that recorded the series.
+    number: the number of the series in the rank's catalogue.
+    rows: row numbers in the rank's table of records, compressed by `packed_rows`.
+    weight: an estimate of the work of reading the block, as a number of bytes.
     """
 
     pin: RankHandle
@@ -67,7 +69,8 @@ class SendableBlock:
     def opened(self) -> TaskBlock:
         """Open the run in this process and return the block ready to be read.
 
-        Raises RunNotFoundError, CollectorError, StoreError where the run cannot be found or read.
+        Raises RunNotFoundError where the run is not found, and CollectorError or StoreError where
+        its collector or store cannot be read.
         """
         return TaskBlock(
             series_at(self.pin.reader(), self.number, unpacked_rows(self.rows)), self.weight
@@ -78,8 +81,8 @@ class SendableBlock:
 class TaskBlock:
     """Some records of one series, which one task of a query reads.
 
-    series: the records, as a Series. weight: an estimate of the work of reading the block, as a
-        number of bytes.
+    series: the records, as a Series.
+    weight: an estimate of the work of reading the block, as a number of bytes.
     """
 
     series: Series
@@ -96,7 +99,10 @@ class TaskBlock:
 
 
 def plan(series: Series) -> list[TaskBlock]:
-    """Cut a series, in its order, into blocks of about 256 MiB; an empty series is one block."""
+    """Return a series cut, in its order, into blocks of about 256 MiB of values; reads no values.
+
+    An empty series is one block, which is empty, too.
+    """
     costs = np.cumsum(series.sizes + ROW_BYTES, dtype=np.int64)
     cuts = (np.flatnonzero(np.diff(costs // BLOCK_BYTES)) + 1).tolist()
     ends = [0, *costs.tolist()]
@@ -109,10 +115,14 @@ def plan(series: Series) -> list[TaskBlock]:
 def map_blocks(
     function: Callable[[Series], Answer], parts: Sequence[Series], over: MapFunction
 ) -> list[list[Answer]]:
-    """Apply a pure function to all blocks of some series, through `over`, a map function.
+    """Apply `function` to all blocks of some series; return a list of answers for each series.
 
-    A block is some of a series' records, as a Series. Return one list for each series of `parts`:
-    the answers for its blocks, in order.
+    A block is some of a series' records, as a Series. The answers of a series stand in the order of
+    its blocks.
+
+    function: must be pure: its answer depends on the block alone.
+    parts: the series.
+    over: runs the tasks: `map`, or the map of a dask cluster.
     """
     plans = [plan(one) for one in parts]
     answers = over(partial(_asked, function), (block for blocks in plans for block in blocks))

@@ -1,4 +1,4 @@
-"""The columns of a series (step, digest, min, …), each read from the store when it is asked for."""
+"""The columns of a series (such as step and digest), each read from the store when asked for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ Array = np.ndarray[Any, Any]
 class Columns(Mapping[str, Array]):
     """Arrays by column name, each with one entry a record: integers, floats, or text.
 
-    phase: the name of the phase. digest: 32 hex digits.
+    step, pass_index, call, phase, attempt, order, time_ns, count: as in `Record`.
+    digest: the digest of the values, as 32 hex digits.
+    zero, nan, inf, subnormal: how many elements are zero, NaN, infinite and subnormal.
+    min, max, sum, l2: the extremes, sum and L2 norm of the finite elements; nan without any.
     flags: "skipped" (the optimizer skipped the step), "values dropped" (the summary alone was
         kept), "scaled" (the values still carry the loss scale), joined by commas; mostly "".
     scale: the loss scale that values are multiplied by, 1.0 where there is none.
@@ -54,9 +57,9 @@ class Columns(Mapping[str, Array]):
         return values.astype(np.int64) if values.dtype.kind == "u" else values
 
     def checked(self) -> Columns:
-        """Compare each row with its checksum, and return these columns themselves.
+        """Compare the row of each record with its checksum, and return these columns themselves.
 
-        Raises DamagedError for a row that is not as it was written.
+        Raises DamagedError where a row does not fit its checksum.
         """
         self._reader.check_rows(self._rows)
         return self

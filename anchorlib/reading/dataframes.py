@@ -38,10 +38,13 @@ def run_frame(infos: Iterable[TensorInfo]) -> pd.DataFrame:
 
 
 def series_array(series: ReadableSeries, chunks: Chunks | None) -> xarray.DataArray:
-    """Return all values of a series, with step, pass, call, … along the dimension "record".
+    """Return all values of a series, with coordinates such as step along the dimension "record".
 
-    chunks: None reads the values now; else they are a lazy dask array with these chunks. Raises
-        what `Series.to_xarray` raises.
+    The coordinates are step, pass_index, call, phase, attempt, order, time_ns and count.
+
+    Raises what `Series.to_xarray` raises.
+
+    chunks: None reads the values now; else they are a lazy dask array with chunks of these sizes.
     """
     module = _xarray()
     if chunks is None:
@@ -62,8 +65,10 @@ def series_array(series: ReadableSeries, chunks: Chunks | None) -> xarray.DataAr
 def run_dataset(run: ReadableRun, selectors: Sequence[str], rank: int | None) -> xarray.Dataset:
     """Return the values of one rank's tensors as a Dataset with a variable for each tensor.
 
-    selectors: which tensors; none means all. rank: may be None where the run has one rank only.
     `Run.to_xarray` says how dimensions are named, and what is raised.
+
+    selectors: which tensors; empty for all.
+    rank: the rank's number; None only if a single rank has recorded.
     """
     module = _xarray()
     wanted = _one_rank(run, rank)
@@ -103,9 +108,10 @@ def _one_rank(run: ReadableRun, rank: int | None) -> int:
 
 
 def _titles(infos: Sequence[TensorInfo]) -> list[str]:
-    """Return a variable name for each tensor, as `fc1@grad`.
+    """Return a variable name for each of `infos`, such as `fc1@grad`.
 
-    Where a tensor was recorded in several modes, its names end with the mode in parentheses.
+    Where a tensor and kind was recorded in several modes, the names end with the mode in
+    parentheses.
     """
     plain = [join(info.name, info.kind) for info in infos]
     return [

@@ -33,8 +33,11 @@ class LazyValues:
     """An array-like of shape (record, *tensor shape), which reads values when dask indexes it.
 
     It can be pickled, as it holds no open files, only what is needed to find and open the run.
-    pin: says how any process finds the rank. rows: row numbers in the rank's table of records,
-    compressed by `packed_rows`. element: torch's name of the stored dtype.
+
+    pin: says how any process finds the rank that recorded the values.
+    rows: row numbers in the rank's table of records, compressed by `packed_rows`.
+    element: torch's name of the dtype that was recorded, such as "bfloat16".
+    shape: (record, *tensor shape).
     dtype: numpy's dtype of the values as they are read.
     """
 
@@ -52,9 +55,10 @@ class LazyValues:
     def __getitem__(self, where: tuple[Any, ...]) -> Array:
         """Read and return the values at an index.
 
-        where: an entry for each dimension; dask passes numbers, slices or lists of numbers. Raises
-            DamagedError for values that are not those that were recorded, and RunNotFoundError or
-            StoreError where the run is not found.
+        Raises DamagedError for values that are not those that were recorded, and RunNotFoundError
+        or StoreError where the run is not found or cannot be read.
+
+        where: an entry for each dimension; dask passes numbers, slices or lists of numbers.
         """
         first, *rest = where
         rows = unpacked_rows(self.rows)[first]
@@ -70,9 +74,14 @@ def lazy_values(
 ) -> Any:
     """Return a lazy dask array of the values in these rows of a rank's table of records.
 
-    rows: row numbers. form: the (dtype, shape) that all of these records have. chunks: sizes as
-        dask takes them. Raises MissingExtraError without dask, OptionError for chunks that do not
-        fit, UnsupportedError for a run that was not opened by its name.
+    Raises MissingExtraError where dask is not installed, OptionError for chunks that do not fit the
+    shape, UnsupportedError for a run that was not opened by its name, as no other process could
+    find it.
+
+    reader: reads the rank that recorded the values.
+    rows: row numbers.
+    form: the (dtype, shape) that all of these records have.
+    chunks: chunk sizes as dask takes them, or a dict by dimension ("record", "d0", …).
     """
     try:
         import dask.array
@@ -98,10 +107,12 @@ def lazy_values(
 
 
 def _by_axis(chunks: Chunks, stored: tuple[int, ...]) -> Any:
-    """Turn chunk sizes by dimension name into a tuple of sizes by axis.
+    """Return chunk sizes by dimension name as a tuple of sizes by axis.
 
-    An axis that `chunks` does not name gets the chunk size of the store (`stored`). Anything but a
-    dict is returned as it is. Raises OptionError for a dimension that the values do not have.
+    An axis that `chunks` does not name gets the chunk size of the store. Where `chunks` is not a
+    dict, it is returned as it is. Raises OptionError for a dimension that the values do not have.
+
+    stored: the chunk size of the store on each axis.
     """
     if not isinstance(chunks, Mapping):
         return chunks

@@ -19,7 +19,7 @@ class RankIndex:
     Of rows that a resumed run recorded again, only the later ones are visible. An index does not
     grow: `RankIndexes` makes a new index when more records were committed.
 
-    attempts: whether all rows are visible, also those that were recorded again later.
+    attempts: whether all rows are visible instead, also those that were recorded again later.
 
     series: the catalogue entries of the series that have records, in order of their first records.
     """
@@ -63,9 +63,9 @@ class RankIndex:
         return rows
 
     def laid_out(self) -> tuple[Array, Array]:
-        """Return the row numbers of all series, concatenated, and where each series begins in them.
+        """Return (row numbers of all series, concatenated; where each series begins in them).
 
-        There must be at least one series.
+        The series have the order of `series`, of which there must be at least one.
         """
         parts = [self.rows(entry) for entry in self.series]
         return np.concatenate(parts), np.cumsum([0, *map(len, parts[:-1])])
@@ -87,7 +87,7 @@ class RankIndexes:
         The index is kept, and its size counted, in the same cache as the reader's columns
         (`reader.column_memory`), where the reader has one.
 
-        attempts: include records that were recorded again after a resume.
+        attempts: whether to include records that were recorded again after a resume.
         """
         known = self._entries.get((reader.rank, attempts))
         index = None if known is None else known.index

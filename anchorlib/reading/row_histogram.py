@@ -15,7 +15,10 @@ __all__ = ["pooled"]
 def pooled(reader: RankReader, rows: np.ndarray[Any, Any]) -> Log2Histogram:
     """Return one log2 histogram of all elements of the records in these rows of a rank's table.
 
-    rows: row numbers. The values of rows without a stored histogram are read. Raises DamagedError.
+    The values of rows without a stored histogram are read. Raises DamagedError where a histogram or
+    values are not as they were written.
+
+    rows: row numbers.
     """
     stored = reader.column("hist_length")[rows] >= 0
     parts = [reader.pooled_pairs(rows[stored])] if stored.any() else []

@@ -56,8 +56,9 @@ def open_run(run: str | Path, store: str | Path | None = None) -> Run:
     store: a directory, or the URL of a collector or object store; None means ANCHOR_STORE, else
         "anchors".
 
-    Raises RunNotFoundError (whose message suggests similar names), OptionError, CollectorError,
-    StoreError, MissingExtraError (for an object store, where obstore is not installed).
+    Raises RunNotFoundError (whose message suggests similar names) where there is no such run,
+    OptionError for an invalid address, CollectorError or StoreError where a collector or store
+    cannot be read, MissingExtraError for an object store where obstore is not installed.
     """
     stored_run = find_run(run, store)
     return Run(RunReader(stored_run.location, stored_run.name, asked(run, store)))
@@ -150,7 +151,7 @@ class Run:
         return written_ns(self._reader) if self._figures is None else self._figures.written_ns
 
     def header(self, rank: int | None = None) -> Mapping[str, Any]:
-        """Return facts about the process that recorded a rank (versions, host, …), by name.
+        """Return facts about the process that recorded a rank, by name, such as versions and host.
 
         Where several processes recorded the rank, because the run was resumed, the facts are those
         of the last process. {} where no facts are stored, and for a run without ranks.
@@ -164,8 +165,9 @@ class Run:
     def gaps(self, rank: int | None = None) -> list[Gap]:
         """Return what was observed and not recorded, or recorded without values; [] for nothing.
 
-        There is a Gap for each series and reason, with the total. rank: None adds up all ranks.
-        Raises OptionError for an unknown rank.
+        There is a Gap for each name, kind, mode and reason, with the total.
+
+        rank: None adds up all ranks. Raises OptionError for an unknown rank.
         """
         if rank is None and self._figures is not None:
             return list(self._figures.gaps)
@@ -192,9 +194,12 @@ class Run:
     ) -> list[Op]:
         """Return the traced operations, by rank, step and place in the step; [] for none.
 
-        stage: "forward", "recompute", "backward", "accumulate" or "optimizer".
-        module: the path of a module, or a glob for several. step: a step, or a range of steps.
-        rank: None is all ranks. A step that was traced again after a resume has its last trace.
+        A step that was traced again after a resume has its last trace.
+
+        stage: "forward", "recompute", "backward", "accumulate" or "optimizer"; None is all.
+        module: the path of a module, or a glob for several; None is all.
+        step: a step, or a range of steps; None is all.
+        rank: None is all ranks.
 
         Raises OptionError for an unknown stage or rank, DamagedError for a damaged log.
         """
@@ -272,10 +277,10 @@ class Run:
         return [info for info in infos if (info.name, info.kind) in named]
 
     def __getitem__(self, selector: str) -> Series:
-        """Return the one series that a selector names, as `run["fc2.bias@grad"]`.
+        """Return the one series that a selector names: `run["fc2.bias@grad"]`.
 
-        Raises UnknownTensorError where it names none, AmbiguousTensorError with the choices where
-        it names several, TypeError where it is not a str.
+        Raises UnknownTensorError where the selector names none, AmbiguousTensorError with the
+        choices where it names several, TypeError where it is not a str.
         """
         if not isinstance(selector, str):
             raise TypeError(f"a selector is text, as 'fc1.weight@grad', not {selector!r}")
@@ -299,8 +304,10 @@ class Run:
     ) -> Series:
         """Return the series of a tensor and kind; rank and mode are needed where it has several.
 
-        attempts: include records that were recorded again after a resume.
-        Raises UnknownTensorError, AmbiguousTensorError, ModeError, OptionError (no such rank).
+        attempts: whether to include records that were recorded again after a resume.
+
+        Raises UnknownTensorError where there is no such series, AmbiguousTensorError where there
+        are several, ModeError for a `mode` that is none, OptionError where there is no such rank.
         """
         self._reader.refresh()
         if rank is not None:
@@ -337,8 +344,8 @@ class Run:
         A selector without a kind means gradients: each name's `grad`, else its `pass_grad`; its
         first kind where no name has a gradient.
 
-        where: arguments of `Series.where`, as `steps=range(0, 10)`, which choose the records to
-            count; also `rank` and `mode`, as in `histograms`.
+        where: arguments of `Series.where`, such as `steps=range(0, 10)`, which choose the records
+            to count; also `rank` and `mode`, as in `histograms`.
 
         Raises UnknownTensorError for a selector that names nothing, AmbiguousTensorError for a
         tensor that was recorded in several modes: its elements would be counted twice.
@@ -385,7 +392,7 @@ class Run:
         return run_frame(self.tensors(*selectors))
 
     def to_xarray(self, *selectors: str, rank: int | None = None) -> xarray.Dataset:
-        """Return the values of one rank, with a variable for each tensor and kind, as "fc1@grad".
+        """Return the values of one rank, with a variable for each tensor and kind: "fc1@grad".
 
         Tensors whose records have the same coordinates share the dimension "record" with `step`,
         `pass_index`, `call`, `phase` and `attempt` along it; tensors with other coordinates have
@@ -394,8 +401,10 @@ class Run:
         into memory: select what you need.
 
         rank: may be None only if a single rank has recorded.
-        Raises as `Series.values`, UnknownTensorError, AmbiguousTensorError (several ranks),
-        OptionError (no such rank), MissingExtraError where xarray is not installed.
+
+        Raises what `Series.values` raises, UnknownTensorError for a selector that matches nothing,
+        AmbiguousTensorError for several ranks without `rank`, OptionError where there is no such
+        rank, and MissingExtraError where xarray is not installed.
         """
         return run_dataset(self, selectors, rank)
 
@@ -404,9 +413,10 @@ class Run:
 
         The group `rank<r>/tensors/<encoded name>/<kind>` opens with `zarr.open_group` and with
         `xarray.open_zarr(..., consolidated=False)`. Its array `value` has the shape (record,
-        *tensor shape), with `step`, `pass_index` and `call` along the axis "record"; `value_1`, …
-        hold the records of further tensor shapes. The store has the records whose values were kept,
-        as far as they exist now; of records that a resumed run recorded again, only the later ones.
+        *tensor shape), with `step`, `pass_index` and `call` along the axis "record"; `value_1`,
+        `value_2` and so on hold the records of further tensor shapes. The store has the records
+        whose values were kept, as far as they exist now; of records that a resumed run recorded
+        again, only the later ones.
         Values are read when zarr asks for them.
         """
         return as_zarr(tensor_tree(self.name, self.each_series()))
@@ -416,9 +426,10 @@ class Run:
 
         With None, new records are looked for once. With a number, they are looked for only if the
         rank is not known yet, so that a caller may cheaply ask for one rank after the other. The
-        rows of a rank are read when the iteration comes to it.
-        attempts: include records that were recorded again after a resume. Raises OptionError where
-        there is no such rank, RunNotFoundError where a rank was removed before it was read.
+        rows of a rank are read when the iteration comes to it. Raises OptionError where there is no
+        such rank, RunNotFoundError where a rank was removed before it was read.
+
+        attempts: whether to include records that were recorded again after a resume.
         """
         ranks = self.ranks if rank is None else [self._checked_rank(rank)]
         for reader in self._reader.each_rank(ranks):
@@ -430,6 +441,8 @@ class Run:
         """Return totals of one tensor, kind and mode over all ranks, from the run's index.
 
         None where the run has no index (only archived runs have one) or no such series.
+
+        info: names the tensor, kind and mode.
         """
         if self._figures is None:
             return None
@@ -454,17 +467,18 @@ class Run:
         return self._reader.by_step()
 
     def refresh(self) -> None:
-        """Look for newly committed records; other calls do so by themselves.
+        """Look for newly committed records, as most other calls do by themselves.
 
-        An exception is `each_series` of a rank that is known already.
+        `each_series` of a rank that is known already does not look for them.
         """
         self._reader.refresh()
 
     def _find(self, name: str, kind: str, *, attempts: bool = False) -> list[Series]:
         """Return the series of a tensor and kind, one for each rank and mode; [] for none.
 
-        New records are not looked for. attempts: include records that were recorded again after a
-        resume.
+        New records are not looked for.
+
+        attempts: whether to include records that were recorded again after a resume.
         """
         matches = []
         for rank in self._reader.ranks:

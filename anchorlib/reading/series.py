@@ -82,7 +82,7 @@ class Series:
 
     @property
     def columns(self) -> Columns:
-        """A mapping from column names ("step", "min", …) to arrays, with one entry per record."""
+        """A mapping from column names, such as "step", to arrays with one entry per record."""
         return Columns(self._reader, self._rows)
 
     @property
@@ -92,7 +92,7 @@ class Series:
 
     @property
     def dtypes(self) -> list[str]:
-        """The element type of each record, by torch's name, as "float32"."""
+        """The element type of each record, by torch's name, such as "float32"."""
         return self._reader.dtypes(self._rows)
 
     @property
@@ -124,8 +124,10 @@ class Series:
     ) -> Series:
         """Return a Series of the records that match every argument; None matches all.
 
-        steps: a range or a sequence of step numbers. kept: True takes records whose values are
-            stored, False those with a summary alone. The Series may be empty.
+        The Series may be empty.
+
+        steps: a range or a sequence of step numbers.
+        kept: True takes records whose values are stored, False those with a summary alone.
         """
         wanted = {"pass_index": pass_index, "call": call, "phase": phase, "attempt": attempt}
         columns = self.columns
@@ -164,8 +166,8 @@ class Series:
     def form(self) -> tuple[str, tuple[int, ...]]:
         """Return the (dtype, shape) that all records have in common.
 
-        Raises RaggedError where they differ, ValuesNotKeptError where the values of a record were
-        not kept, UnknownTensorError where there is no record.
+        Raises RaggedError where the records differ, ValuesNotKeptError where the values of a record
+        were not kept, UnknownTensorError where there is no record.
         """
         self._check_kept()
         forms = self._reader.forms(self._rows)
@@ -204,7 +206,8 @@ class Series:
 
         summaries: whether records with values get a summary too, whose histogram may have to be
             counted from the values. Records without values always have one.
-        Raises DamagedError as `values` does.
+
+        Raises DamagedError where stored values are not those that were recorded.
         """
         for index in range(len(self)):
             yield self.record(index, summary=summaries)
@@ -245,7 +248,10 @@ class Series:
     def histogram(self, *, steps: Sequence[int] | range | None = None) -> Log2Histogram:
         """Return one log2 histogram of all elements of all records, or of the records of `steps`.
 
-        Values are read only for records without a stored histogram. Raises DamagedError.
+        Values are read only for records without a stored histogram. Raises DamagedError where a
+        histogram or values are not as they were written.
+
+        steps: a range or a sequence of step numbers; None for all.
         """
         return pooled(self._reader, self.where(steps=steps)._rows)  # noqa: SLF001 - a Series too
 
@@ -271,12 +277,13 @@ class Series:
         return as_tensor(*self.raw())
 
     def to_xarray(self, chunks: Chunks | None = None) -> xarray.DataArray:
-        """Return all values as a DataArray, with step, pass, call, … along "record".
+        """Return all values as a DataArray, with coordinates such as step along "record".
 
         chunks: None reads the values now. Otherwise the values are a dask array, and the process
             that computes a chunk reads it: {} takes the chunks of the store, "auto" joins small
             chunks, {"record": 100} or a number sets their size.
-        Raises as `values` does, MissingExtraError where xarray (and dask, for chunks) is not
+
+        Raises what `values` raises, MissingExtraError where xarray (and dask, for chunks) is not
         installed, OptionError for chunks that do not fit the values.
         """
         return series_array(self, chunks)
@@ -334,7 +341,9 @@ class Series:
 def series_at(reader: RankReader, number: int, rows: Array) -> Series:
     """Return the given rows of a series as a Series.
 
-    number: the number of the series in its rank's catalogue. rows: row numbers in the rank's table.
+    reader: reads the rank that recorded the series.
+    number: the number of the series in the rank's catalogue.
+    rows: row numbers in the rank's table of records.
     """
     return Series(reader, reader.catalogue.series[number], rows)
 

@@ -27,8 +27,9 @@ GRADIENTS = ("grad", "pass_grad")
 
 @dataclass(frozen=True, slots=True)
 class TensorHistogram:
-    """The log2 histogram of one tensor and kind over some steps, all ranks together.
+    """The log2 histogram of one tensor and kind over some steps and ranks together.
 
+    first_step, last_step: the first and the last step that has a counted record.
     records: how many records were counted.
     """
 
@@ -43,9 +44,11 @@ class TensorHistogram:
 def gradients_first(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the (name, kind) pairs that a selector without a kind means: gradients, if any.
 
-    pairs: all (name, kind) pairs that the selector matches. If any name has a gradient, the result
-    has `grad`, else `pass_grad`, for each name, and leaves out names without either. If no name has
-    a gradient, each name has its first kind. So a gradient and a value never share a histogram.
+    If any name has a gradient (`grad` or `pass_grad`), each name has its `grad`, or its `pass_grad`
+    where it has no `grad`; names without either are left out. If no name has a gradient, each name
+    has its first kind. So a gradient and a value never share a histogram.
+
+    pairs: all (name, kind) pairs that the selector matches.
     """
     for kinds in (GRADIENTS, tuple(dict.fromkeys(kind for _, kind in pairs))):
         gradients = [_first_kind(name, kinds, pairs) for name in dict.fromkeys(n for n, _ in pairs)]
@@ -63,8 +66,11 @@ def _first_kind(
 def pairs_meant(selector: str, known: Sequence[tuple[str, str]], run: str) -> list[tuple[str, str]]:
     """Return those of a run's (name, kind) pairs that a selector means.
 
-    known: all pairs of the run. run: its name, for error messages. If the selector gives no kind,
-    `gradients_first` chooses the kind of each name. Raises UnknownTensorError.
+    If the selector gives no kind, `gradients_first` chooses the kind of each name. Raises
+    UnknownTensorError where the selector matches no pair.
+
+    known: all (name, kind) pairs of the run.
+    run: the run's name, for error messages.
     """
     pairs = select([selector], known, where=f" in {run}")
     names = {name for name, _ in pairs}
@@ -76,8 +82,11 @@ def pairs_meant(selector: str, known: Sequence[tuple[str, str]], run: str) -> li
 def histogram_of_figures(run: str, pair: tuple[str, str], figures: RunFigures) -> TensorHistogram:
     """Return the histogram of all records of one tensor, from the index of an archived run.
 
-    pair: the tensor's name and kind; it must be in the run. Raises AmbiguousTensorError where it
-        has several modes.
+    Raises AmbiguousTensorError where the tensor was recorded in several modes.
+
+    run: the run's name, for error messages.
+    pair: the tensor's name and kind, which must be in the run.
+    figures: the index: the totals of all ranks.
     """
     parts = [one for one in figures.series if (one.name, one.kind) == pair]
     _check_modes(run, pair, [one.mode for one in parts])
@@ -90,8 +99,11 @@ def histogram_of_series(
 ) -> TensorHistogram | None:
     """Return the histogram of the records of some series of one tensor; None for no records.
 
-    pair: the tensor's name and kind. where: arguments of `Series.where`, which choose the records.
     Raises AmbiguousTensorError where the chosen records are of several modes.
+
+    run: the run's name, for error messages.
+    pair: the tensor's name and kind.
+    where: arguments of `Series.where`, by name, which choose the records.
     """
     parts = [part for one in series if len(part := one.where(**where))]
     if not parts:
@@ -110,8 +122,11 @@ def histogram_of_series(
 def _check_modes(run: str, pair: tuple[str, str], modes: list[str]) -> None:
     """Raise AmbiguousTensorError where a tensor was recorded in several modes.
 
-    pair: the tensor's name and kind. modes: its modes. One histogram over the records of several
-    modes would count elements twice.
+    One histogram over the records of several modes would count elements twice.
+
+    run: the run's name, for the error's text.
+    pair: the tensor's name and kind.
+    modes: the modes of the tensor's records, each once.
     """
     if len(modes) > 1:
         raise AmbiguousTensorError(

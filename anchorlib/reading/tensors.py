@@ -15,8 +15,8 @@ __all__ = ["as_tensor"]
 def as_tensor(raw: np.ndarray[Any, Any], dtype: str) -> torch.Tensor:
     """Return stored bits as a torch tensor, which shares memory with `raw` where that is possible.
 
-    raw: an array in the dtype of the store (uint16 for bfloat16). dtype: torch's name of the dtype
-    that was recorded.
+    raw: an array in the dtype of the store (uint16 for bfloat16).
+    dtype: torch's name of the dtype that was recorded, such as "bfloat16".
     """
     import torch
 

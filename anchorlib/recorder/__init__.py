@@ -17,6 +17,9 @@ worker            the interface of what runs a drain: a `thread`, or a `process`
 recorder_plan     what a recorder process is started with
 process_messages  the messages between a trainer and its recorder process
 main              the program of the recorder process
+
+A slot is an entry of the ring, of a fixed size: it describes a record, or holds a definition or a
+statement. A statement is what is stored besides records: gaps, lineage, headers, operations.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Copier(Lane, Protocol):
     """
 
     def takes(self, x: Any) -> bool:
-        """Return whether this copier is responsible for the values of the tensor `x`."""
+        """Return whether this copier can copy the values of the tensor `x`, by its device."""
 
     def enqueue(
         self, writes: Sequence[tuple[Any, int]], ready_address: int, value: int
@@ -61,15 +61,17 @@ class Copier(Lane, Protocol):
         """
 
     def close(self) -> bool:
-        """Refuse further copies; return True if no earlier copy can write any more."""
+        """Refuse further copies, and return whether no earlier copy can write any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The source of a record whose values are in a tensor `x` on a device; `copier` copies them.
+    """The source of a record whose values are on a device.
 
-    fields: further values that only the device has (as the loss scale), each with its byte offset
-        in the record's slot.
+    copier: copies the values.
+    x: the tensor that holds the values.
+    fields: further values that only the device has (such as the loss scale), each with its byte
+        offset in the record's slot.
     """
 
     copier: Copier
@@ -80,7 +82,8 @@ class Later:
 class _Destination(NamedTuple):
     """The address to which the values of one record are to be copied.
 
-    number: the number of the record's slot in the ring. source: the tensor and its copier.
+    number: the number of the record's slot in the ring.
+    source: the tensor and its copier.
     owner: an object that keeps the memory at `address` alive; None for memory of the ring.
     """
 
@@ -93,7 +96,8 @@ class _Destination(NamedTuple):
 class Copies:
     """The records in a ring whose values a device (a GPU) has yet to write.
 
-    Their slots, which describe them, are published already.
+    The slots, which describe the records, are published already.
+
     on_fault: called with the exception of each copy that could not begin.
     """
 
@@ -106,8 +110,9 @@ class Copies:
     def reserve(self, source: Later, address: int, owner: object = None) -> None:
         """Note that the record which is published next gets the values of `source`, at `address`.
 
-        The caller holds the queue's lock. owner: an object that keeps the memory at `address`
-        alive; None for memory of the ring.
+        The caller has to hold the queue's lock. The copy begins with `fill`.
+
+        owner: an object that keeps the memory at `address` alive; None for memory of the ring.
         """
         place = _Destination(self._ring[Word.PUBLISHED], address, source, owner)
         self._places.setdefault(threading.get_ident(), deque()).append(place)
@@ -121,7 +126,8 @@ class Copies:
     def fill(self) -> None:
         """Begin the copies for the records that this thread has reserved; do not wait for them.
 
-        The caller does not hold the queue's lock.
+        The caller must not hold the queue's lock. A copy that cannot begin makes its record void;
+        nothing is raised for it.
         """
         if not self._places:
             return
@@ -181,9 +187,9 @@ class Copies:
     def watch(self, answer: Future[Any], timeout: float | None) -> None:
         """Wait for the future `answer`, and call `settle` a few times a second while waiting.
 
-        `settle` makes records void whose values will never come. Without it the drain, which has to
-        complete it, would wait for values from a failed device. Returns when `answer` is
-        complete, when no copy is under way any more, or after `timeout` seconds (None: no limit).
+        The drain completes `answer`. It would wait for the values of a failed device for ever if
+        `settle` did not make their records void. Returns when `answer` is complete, when no copy is
+        under way any more, or after `timeout` seconds (None: no limit).
         """
         end = None if timeout is None else time.monotonic() + timeout
         while (self._running or self._places) and not answer.done():

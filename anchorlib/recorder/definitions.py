@@ -43,10 +43,10 @@ class Definitions:
     A stream is one series (name, kind, mode) in one phase; a layout is a dtype and a shape. With
     arrays, a whole batch of slots is looked up at once.
 
-    series, phase: for each stream, the indices in `tables` of its series and phase.
+    series, phase: for each stream, the indices of its series and of its phase in `tables`.
     keeps: for each stream, whether its mode stores values, and not their summaries alone.
     counted: for each layout, (dtype, number of elements).
-    tables: the distinct series, layouts, sizes in bytes and phases.
+    tables: the distinct series and phases, and for each layout its dtype, shape and bytes.
     """
 
     def __init__(self) -> None:
@@ -59,10 +59,11 @@ class Definitions:
         self.tables = Tables(self._series.keys, self._layouts, self._sizes, self._phases.keys)
 
     def define(self, definition: Mapping[str, Any]) -> bool:
-        """Add the definition of a stream or layout, and return True.
+        """Add a definition of a stream or layout; return whether `definition` was one.
 
-        definition: parsed JSON from the ring. If it is a statement, such as a gap, nothing is done,
-            and the result is False.
+        Nothing is done for a statement, such as a gap.
+
+        definition: parsed JSON from the ring: a definition or a statement.
         """
         if "stream" in definition:
             *key, keeps = definition["stream"]

@@ -47,7 +47,7 @@ class PredecessorState:
         they must not be put again.
 
     lost: how many records waited for a collector in the memory of a drain that has died, and are
-        lost with it.
+        lost with this drain.
     """
 
     definitions: Definitions = field(default_factory=Definitions)
@@ -63,8 +63,8 @@ class Drain:
     predecessor: the state that earlier drains of the ring left; None for the first drain.
 
     done: how many slots of the ring (records and statements) are consumed.
-    requests: those of the trainer that are to be carried out. closed: whether the sink is
-    closed.
+    requests: the trainer's requests (flush, close) that are to be carried out.
+    closed: whether the sink is closed.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Drain:
         losses.nbytes = max(0, ring[Word.LOST_BYTES] - sink.dropped_bytes)
 
     def revoke(self) -> None:
-        """Make the sink store nothing more: records that it does not have yet are lost.
+        """Make the sink store nothing more: records that the sink does not have yet are lost.
 
         Any thread may call this.
         """
@@ -111,7 +111,10 @@ class Drain:
         self._sink.revoke()
 
     def work(self) -> None:
-        """Hand all records that are complete in the ring to the sink, then answer due requests."""
+        """Hand all records that are complete in the ring to the sink, then answer due requests.
+
+        Does not wait for further records. Raises nothing that the sink raises.
+        """
         busy = True
         while not self.closed and busy:
             busy = self._turn()
@@ -124,7 +127,10 @@ class Drain:
                 busy = True  # another request may be due
 
     def patience(self, seconds: float) -> float:
-        """Return how many seconds to wait until `work` is called again, at most `seconds`."""
+        """Return how many seconds to wait until `work` is called again, at most `seconds`.
+
+        It is a short time while a slot's values are still being copied from a device.
+        """
         return min(seconds, _SOON_SECONDS) if self._awaits else seconds
 
     def forsake(self) -> None:
@@ -133,6 +139,8 @@ class Drain:
 
     def leave(self, timeout: float) -> None:
         """Flush the sink after the trainer's death, and leave the run unlocked but not closed.
+
+        Blocks until the records are stored, or `timeout` has passed. Raises nothing.
 
         timeout: how many seconds records may take to reach a collector.
         """
@@ -204,12 +212,13 @@ class Drain:
         return heads if (seqs == expected).all() else self._settled(heads, seqs, expected)
 
     def _settled(self, heads: Array, seqs: Array, expected: Array) -> Array:
-        """Cut `heads` before the first slot whose values may still come; return what is left.
+        """Return `heads` up to the first slot whose values may still come.
 
-        heads: copies of slots (fixed-size entries of the ring). seqs: the field `seq` of each slot,
-        read before the copies were made.
-        expected: the `seq` that each slot has once its values are there. In the result, `seq` is
-        `VOID` for slots whose values never come.
+        In the result, `seq` is `VOID` for slots whose values never come.
+
+        heads: copies of slots (fixed-size entries of the ring).
+        seqs: the field `seq` of each slot, read before the copies were made.
+        expected: the `seq` that each slot has once its values are there.
         """
         there = seqs == expected
         settled = there | (seqs == expected | np.uint64(VOID))
@@ -265,7 +274,9 @@ class Drain:
     def _put(self, block: RowBlock, heads: Array) -> None:
         """Hand a block to the sink, without the records that the sink has already.
 
-        heads: copies of the records' slots in the ring. A failure is counted; nothing is raised.
+        Where the sink raises, the block's records are counted as lost; nothing is raised here.
+
+        heads: copies of the records' slots in the ring, one for each record of `block`.
         """
         for misfit in block.misfits:
             self._losses.leave_out(misfit)

@@ -28,11 +28,11 @@ how many records are lost. For a flush or close that failed: the exception."""
 class Request:
     """A trainer's request to its drain: a flush, or the close that ends a session.
 
-    number: the request's identity, which its answer repeats.
-    after: how many slots (records and statements) of the ring have to be in the sink before the
-        request is carried out.
-    timeout: seconds that it may take from `created_at` (monotonic time) on; None: as long as it
-        takes.
+    number: the request's identity, by which the answer names the request.
+    after: how many slots (records and statements) of the ring, counted from the first slot ever,
+        have to be in the sink before the request is carried out.
+    timeout: seconds that the request may take; None: as long as it takes.
+    created_at: the monotonic time from which `timeout` counts.
     """
 
     what: Literal["flush", "close"]
@@ -69,8 +69,9 @@ class RequestQueue:
     def due(self, done: int) -> Request | None:
         """Remove and return the next request if it is due; otherwise return None.
 
-        done: how many slots (records and statements) of the ring are in the sink; a request is due
-            from `Request.after` on.
+        A request is due once `done` has reached its `after`.
+
+        done: how many slots (records and statements) of the ring are in the sink.
         """
         with self._lock:
             if self._waiting and self._waiting[0].after <= done:
@@ -85,7 +86,7 @@ class RequestQueue:
 
     @property
     def closing(self) -> Request | None:
-        """The waiting request to close; None if no close was asked for."""
+        """The waiting request to close, which stays listed; None if there is none."""
         with self._lock:
             return next((one for one in self._waiting if one.what == "close"), None)
 
@@ -118,7 +119,10 @@ class PendingRequests:
         return request, future
 
     def answer(self, number: int, answer: Answer) -> None:
-        """Complete the future of request `number`; a number that is not pending is ignored."""
+        """Complete the future of request `number`; a number that is not pending is ignored.
+
+        answer: the result of the future; an exception is what its `result` raises.
+        """
         with self._lock:
             _, future = self._pending.pop(number, (None, None))
         with suppress(InvalidStateError):  # the asking thread has cancelled the future
@@ -150,12 +154,17 @@ class Host(Protocol):
     """
 
     def answer(self, request: Request, answer: int | Exception) -> None:
-        """Give the trainer the answer to its `request`."""
+        """Give the trainer the answer to its `request`.
+
+        answer: for a close how many records were lost; an exception for a request that failed.
+        """
 
     def flushing(self, request: Request, flushing: Flushing, show: Callable[[], None]) -> None:
-        """Answer the `request` for a flush, which the sink has begun.
+        """Answer `request` once the flush that it asked for, and that has begun, is done.
 
-        flushing: its `wait` blocks until the flush is done.
+        Must not block the drain.
+
+        flushing: the flush of the sink; `flushing.wait` blocks until the flush is done.
         show: updates the counters in the ring; to be called when the flush has ended.
         """
 
@@ -163,7 +172,10 @@ class Host(Protocol):
         """Write a warning into the trainer's log."""
 
     def outside(self, number: int) -> memoryview:
-        """Return the memory block `number`, which holds a record too large for the ring."""
+        """Return the memory block `number`, which holds a record too large for the ring.
+
+        Blocks until the trainer has handed the memory over.
+        """
 
     def give_back(self, number: int) -> None:
         """Release the memory block `number`, as the record in it is in the sink."""

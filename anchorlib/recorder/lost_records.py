@@ -21,14 +21,13 @@ Series = tuple[str, str, str]
 class LostRecords:
     """Counts records that were lost, or kept without their values.
 
-    Two threads must not count at once: the caller is the only thread that does, or holds a lock.
+    Two threads must not count at once: only one thread may count, or a lock has to be held.
 
-    statements: the collection to which a gap is added for each loss. warn: called with the text of
-        a warning, to log it.
+    statements: the collection to which a gap is added for each loss.
+    warn: called with the text of a warning, to log it.
 
-    records: how many records are lost, so that not even a summary is kept. summary_only: how many
-        are kept without their values, with a summary alone.
-
+    records: how many records are lost, so that not even a summary is kept.
+    summary_only: how many records are kept without their values, with a summary alone.
     nbytes: the bytes of the lost values that `lose`, `lose_by` and `lose_values` have counted.
     """
 
@@ -39,9 +38,11 @@ class LostRecords:
         self._logged: set[str] = set()
 
     def lose(self, series: Series, step: int, nbytes: int, reason: str) -> None:
-        """Count a record of which not even a summary is kept; state it as a gap for `reason`.
+        """Count a record of which not even a summary is kept; state the loss as a gap.
 
+        series: the name, kind and mode of the record.
         nbytes: the bytes of values that would have been kept.
+        reason: why the record is lost; gaps of one series and reason are added up.
         """
         self.records += 1
         self._count(series, step, nbytes, reason)
@@ -62,7 +63,12 @@ class LostRecords:
             )
 
     def leave_out(self, misfit: Misfit) -> None:
-        """Count a record that cannot be stored, and state it as a gap; the first one is logged."""
+        """Count a record that cannot be stored, and state the loss as a gap.
+
+        The first such record is logged.
+
+        misfit: names the record, and says why it cannot be stored.
+        """
         self.records += 1
         where = (misfit.name, misfit.kind, misfit.mode)
         self._statements.gap(Gap(*where, misfit.reason, 1, misfit.step, misfit.step))

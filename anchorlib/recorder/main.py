@@ -38,7 +38,8 @@ _ALIVE_SECONDS: Final = 30.0  # within which a dead trainer's records have to re
 class DrainHost:
     """The `Host` of the drain in this process: it exchanges messages with the trainer's process.
 
-    bell: an eventfd that wakes the drain. alone: whether the trainer has ended.
+    bell: an eventfd that wakes the thread which runs the drain.
+    alone: whether the trainer has ended.
     """
 
     def __init__(self, ring: Ring, messages: MessageSocket, bell: int) -> None:
@@ -62,7 +63,9 @@ class DrainHost:
     def flushing(self, request: Request, flushing: Flushing, show: Callable[[], None]) -> None:
         """Answer `request` once `flushing` is done.
 
-        A thread waits for that, so that the drain goes on. show: updates the counters in the ring.
+        A separate thread waits for the flush, so that the drain goes on meanwhile.
+
+        show: updates the counters in the ring, which is done before the answer.
         """
 
         def wait() -> None:
@@ -196,9 +199,11 @@ class Forwarding(logging.Handler):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run as the recorder of one session.
+    """Run as the recorder of one session, until the session is closed or its trainer has died.
 
-    arguments: the name to show in lists of processes, then the numbers of inherited descriptors.
+    arguments: the name to show in lists of processes, then the numbers of inherited file
+    descriptors: the ring's memory, the bell, the socket to the trainer, the trainer's pidfd, the
+    plan, and for a local store the lock of the rank's files.
     """
     name, *numbers = arguments
     memory, bell, end, trainer, plan_file, *lock = map(int, numbers)

@@ -51,9 +51,11 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 class RecorderProcess:
     """Starts the recorder process, listens to it, and starts another one if it dies.
 
+    plan: what the recorder process has to know at its start.
     lock: the lock of the rank's files, which this process holds; None where the store is a
         collector.
-    on_start: called at the start of a thread that empties the ring, where no recorder process can.
+    on_start: called at the start of the thread that empties the ring where recorder processes have
+        died too often.
     """
 
     given_up = "the recorder process was ended, and the run is as it left it"
@@ -92,7 +94,8 @@ class RecorderProcess:
     def _start(self) -> tuple[subprocess.Popen[bytes], MessageSocket]:
         """Start a recorder process, which goes on at the slot that the last one had come to.
 
-        Returns the process and the trainer's end of the connection to it. Raises OSError.
+        Returns the process and the trainer's end of the connection to the process. Raises OSError
+        where the process cannot be started.
         """
         options = self._plan.options
         name = f"anchor-recorder {options.run} rank {options.rank}"
@@ -139,7 +142,10 @@ class RecorderProcess:
     # -- as the queue's worker
 
     def wake(self) -> None:
-        """Have the ring emptied now: wake the recorder, or the thread that works in its place."""
+        """Wake the recorder, or the thread that works in its place, to empty the ring.
+
+        Does not wait until the ring is empty.
+        """
         os.eventfd_write(self._bell, 1)
         if self._instead is not None:
             self._instead.wake()
@@ -149,9 +155,11 @@ class RecorderProcess:
     ) -> Future[Any]:
         """Send the recorder a request for a flush or the close; return the future of its answer.
 
+        The future is cancelled where nothing empties the ring any more.
+
         after: how many slots (records and statements) of the ring have to be in the sink before the
             request is carried out.
-        timeout: seconds that it may take; None: as long as it takes.
+        timeout: seconds that the request may take; None: as long as it takes.
         """
         with self._guard:
             if self._instead is not None:
@@ -166,7 +174,7 @@ class RecorderProcess:
         return future
 
     def revoke(self) -> None:
-        """Make the recorder's sink write nothing more."""
+        """Tell the recorder to make its sink write nothing more; does not wait for that."""
         with self._guard:
             if self._instead is not None:
                 self._instead.revoke()
@@ -180,7 +188,10 @@ class RecorderProcess:
             self._requests.cancel()
 
     def end(self) -> None:
-        """Wait for the recorder's end, kill it after ten seconds, then free locks and memory."""
+        """Wait for the recorder's end, then free the lock and the shared memory.
+
+        A recorder that has not ended after ten seconds is killed.
+        """
         with self._guard:
             self._ending = True
         try:
@@ -206,9 +217,12 @@ class RecorderProcess:
         self._definitions.append((slot, text.decode()))
 
     def lend(self, nbytes: int) -> tuple[int, int, object]:
-        """Allocate memory for one record that is too large for the ring; the recorder maps it too.
+        """Allocate memory for one record that is too large for the ring, and share it.
 
-        Returns (its number, its address in this process, an object that keeps it alive).
+        The recorder maps the memory too. It is freed when memory for another record is lent, which
+        the caller must not ask for while a record waits.
+
+        Returns (number of the memory, its address in this process, an object that keeps it alive).
         """
         with self._guard:
             if self._instead is not None:
@@ -259,10 +273,11 @@ class RecorderProcess:
             self._requests.answer(message["answer"], fault_of(fault) if fault else message["value"])
 
     def _outlived(self) -> bool:
-        """Replace a recorder process that has ended unasked; return whether a new one was started.
+        """Replace a recorder process that has ended; return whether a new one was started.
 
         After the third death, or if none can be started, a thread of this process goes on instead.
-        A recorder that was meant to end is not replaced.
+        A recorder that was meant to end is not replaced. Called when the connection has ended;
+        waits for the end of the process.
         """
         with self._guard:
             self._messages.close()
@@ -314,9 +329,9 @@ class RecorderProcess:
 
 
 def _environment() -> dict[str, str]:
-    """Return the recorder's environment variables: one thread for arithmetic, no PYTHONWARNINGS.
+    """Return the recorder's environment variables: this process's, but for two.
 
-    The other cores are for the training.
+    OMP_NUM_THREADS is 1, as the other cores are for the training; PYTHONWARNINGS is left out.
     """
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
     return kept | {"OMP_NUM_THREADS": "1"}

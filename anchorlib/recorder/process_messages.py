@@ -38,9 +38,9 @@ class MessageSocket:
             return  # the other process has ended
 
     def receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Wait for the next message; return it with its descriptors.
+        """Wait for the next message; return (message, the file descriptors sent with it).
 
-        Returns None once the other process has ended.
+        Returns None once the other process has ended or the connection is closed.
         """
         try:
             text, descriptors, _, _ = socket.recv_fds(self._end, _MOST_BYTES, 4)
@@ -56,10 +56,10 @@ class MessageSocket:
 
 
 def encoded_fault(fault: Exception) -> list[str]:
-    """Encode an exception for JSON as [class, message, kind].
+    """Return an exception as texts for JSON: [class's name, message, kind].
 
-    The class is "" for an exception that is not one of anchorlib's: then the message begins with
-    the class's name. The kind is that of a CollectorError; it is "" for other exceptions.
+    The first text is "" for an exception that is not one of anchorlib's: then the message begins
+    with the class's name. The kind is that of a CollectorError; it is "" for other exceptions.
     """
     ours = type(fault).__name__ if isinstance(fault, AnchorError) else ""
     said = str(fault) if ours else f"{type(fault).__name__}: {fault}"

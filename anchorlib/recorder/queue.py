@@ -51,12 +51,14 @@ class RecordQueue:
 
     limit_bytes: the most bytes of values that may wait. A single record that is larger is still
         recorded, while no other waits.
-    on_full: what is done with a record for which the queue has no room (see `RecordPlacer`).
+    on_full: what is done with a record for which the queue has no room: "block", "drop" or "raise"
+        (see `RecordPlacer`).
 
-    records: places the records. lock: guards the queue; a thread may hold it while it makes
-        records. A thread that has put a record whose values come later calls `fill` after it has
-        released the lock.
-    putter: the compiled code that places ordinary records; None without it, and after `close`.
+    records: places the records.
+    lock: guards the queue; a thread may hold it while it makes records. A thread that has put a
+        record whose values come later has to call `fill` after it has released the lock.
+    putter: the compiled code that places ordinary records; None where there is no compiled code,
+        and after `close`.
     """
 
     def __init__(self, ring: Ring, worker: Worker, *, limit_bytes: int, on_full: OnFull) -> None:
@@ -101,7 +103,7 @@ class RecordQueue:
     def copy_by(self, make: Callable[[Ring, Callable[[str], None]], Copier]) -> Copier:
         """Return the copier that `make` makes of the ring and of a function that logs a warning.
 
-        A copier brings values from a GPU into the ring. The queue closes it at its own end.
+        A copier brings values from a GPU into the ring. `close` of the queue closes the copier.
         """
         self._copier = make(self._ring, self._worker.warn)
         return self._copier
@@ -109,7 +111,7 @@ class RecordQueue:
     def fill(self) -> None:
         """Begin to copy the values of records that this thread has put with a `Later` source.
 
-        Call it without holding `lock`. It does not wait for the copies.
+        Does not wait for the copies. The caller must not hold `lock`.
         """
         self._copies.fill()
 
@@ -125,7 +127,9 @@ class RecordQueue:
     def stream(self, name: str, kind: str, mode: str, phase: str, *, keeps: bool) -> int:
         """Return the stream number for `records.put`, which stands for a series in one phase.
 
-        A new stream is first defined in the ring; the result is -1 if the ring has no room for it.
+        A new stream is first defined in the ring; the result is -1 if the ring has no room for the
+        definition.
+
         keeps: whether the series' mode keeps values.
         """
         with self.lock:
@@ -134,7 +138,8 @@ class RecordQueue:
     def layout(self, dtype: str, shape: tuple[int, ...]) -> int:
         """Return the layout number for `records.put`, which stands for a dtype and shape.
 
-        A new layout is first defined in the ring; the result is -1 if the ring has no room for it.
+        A new layout is first defined in the ring; the result is -1 if the ring has no room for the
+        definition.
         """
         with self.lock:
             return self._placer.layout(dtype, shape)
@@ -142,7 +147,7 @@ class RecordQueue:
     # -- statements
 
     def gap(self, gap: Gap) -> None:
-        """Count observations that never became records, and state them to the sink as a gap."""
+        """Count observations that never became records, and queue them as a gap for the sink."""
         with self.lock:
             self._statements.gap(statable(gap))
             self._placer.place_statements_if_due()
@@ -179,8 +184,8 @@ class RecordQueue:
         """Block until all records so far are in the store and visible to any reader.
 
         Returns at once where the queue is closing or closed. Raises FlushTimeoutError after
-        `timeout` seconds, and other errors of anchorlib that the sink raises; any other exception
-        is only logged.
+        `timeout` seconds or where the queue is closed meanwhile, and other errors of anchorlib that
+        the sink raises; any other exception is only logged.
 
         timeout: seconds; None waits as long as it takes.
         """
@@ -208,10 +213,11 @@ class RecordQueue:
             self._losses.warn_once(f"flush:{type(fault).__name__}", f"flush failed: {fault}")
 
     def close(self, timeout: float) -> int:
-        """Empty the ring, close the sink, end the worker; return how many records are lost.
+        """Empty the ring, close the sink, end the worker; return how many records this has lost.
 
-        Later records are counted as lost, and so are records that are not stored within `timeout`
-        seconds. Nothing is written after `close` has returned.
+        Records that are not stored within `timeout` seconds are lost; their number is returned.
+        Records that come later, too, are counted as lost, in `lost`. Blocks, also somewhat longer
+        than `timeout`; nothing is written after `close` has returned.
         """
         self._worker.ready.wait(_BEGIN_SECONDS)  # a run may be shorter than a recorder's start
         with self.lock:
@@ -253,12 +259,12 @@ class RecordQueue:
 
     @property
     def handed_over(self) -> int:
-        """How many records have left the ring, for the sink or as losses."""
+        """How many records have left the ring, handed to the sink or counted as lost."""
         return self._ring[Word.RECORDS]
 
     @property
     def waiting(self) -> int:
-        """How many records are not yet in the store, or not acknowledged by the collector."""
+        """How many records wait: not yet in the store, or not acknowledged by the collector."""
         return self.records.taken - self.handed_over + self._ring[Word.WAITING]
 
     @property
@@ -273,7 +279,7 @@ class RecordQueue:
 
     @property
     def dropped(self) -> int:
-        """How many records were lost, or kept without their values."""
+        """How many records were lost, or kept with their summary alone."""
         return self.lost + self._ring[Word.SUMMARY_ONLY]
 
     @property

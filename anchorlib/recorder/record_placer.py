@@ -44,8 +44,11 @@ or a device, whose stream copies them later."""
 class _Put(NamedTuple):
     """The arguments of `RecordPlacer.put`: one record that is to be placed in the ring.
 
-    stream: the number of its series and phase. layout: the number of its dtype and shape.
-    at: step, pass, call and phase. folded: how many observations the record sums up.
+    stream: the number of the record's series and phase.
+    layout: the number of the record's dtype and shape.
+    at: step, pass, call and phase.
+    folded: how many observations the record sums up.
+    The other fields are as for `RecordPlacer.put`.
     """
 
     source: Source
@@ -60,9 +63,9 @@ class _Put(NamedTuple):
 
 
 class RecordPlacer:
-    """Places records in a ring. The caller holds the queue's lock.
+    """Places records in a ring. The caller of a method has to hold the queue's lock.
 
-    kept: for each stream, (its series, whether its mode keeps values).
+    kept: for each stream, by its number, (its series, whether the series' mode keeps values).
     changed: the condition of the queue's lock; a wait for room releases it.
     limit_bytes: the most bytes of values that may wait. A single record that is larger is still
         recorded, while no other waits.
@@ -71,7 +74,8 @@ class RecordPlacer:
         for these records; if that is full too, the record is lost. With "raise" the next `check`
         raises QueueFullError as well.
 
-    room: bytes of payload that records with values may use. taken: how many records were placed.
+    room: bytes of payload that records with values may use; -1 once records are refused.
+    taken: how many records were placed.
     closing: whether the queue is closing, so that records are refused.
     blocked_seconds: how long training has waited for room.
     """
@@ -125,11 +129,18 @@ class RecordPlacer:
     ) -> None:
         """Place a record in the ring, or count it as lost. Raises only what `source` raises.
 
-        source, nbytes: where the values come from, and their size.
-        stream, layout: the numbers that `RecordQueue.stream` and `RecordQueue.layout` returned.
-        at: step, pass, call and phase. order: the record's place in the run.
-        scale: the loss scale of a gradient.
-        flags: bits of `Flag`. count: how many observations the record sums up.
+        May block while the ring is full, if `on_full` is "block".
+
+        source: where the values come from: their address; a function that writes them to a given
+            address; or a `Later`, whose device copies them later.
+        nbytes: the size of the values.
+        stream, layout: the numbers that `RecordQueue.stream` and `RecordQueue.layout` returned; -1
+            for a definition that found no room: then the record is lost.
+        at: step, pass, call and phase.
+        order: the record's place in the run.
+        scale: the loss scale that the values are multiplied by.
+        flags: bits of `Flag`.
+        count: how many observations the record sums up.
         """
         producer = self._producer
         if producer.placing:
@@ -169,7 +180,11 @@ class RecordPlacer:
             self._worker.wake()
 
     def _put_full(self, put: _Put) -> None:
-        """Handle a record for which the ring has no room now, as the option `on_full` says."""
+        """Handle a record for which the ring has no room now, as the option `on_full` says.
+
+        A record that is larger than the ring goes into memory outside of it if no other waits. The
+        record is lost where records are refused, or its definition found no room.
+        """
         self._copies.settle()  # a device that has failed must not keep the ring full
         if self._on_full == "block" and not self.is_over:
             self._wait_for_room(put)
@@ -216,7 +231,10 @@ class RecordPlacer:
         return self.closing or self._worker.is_over
 
     def wait(self) -> None:
-        """Release the lock for a moment, so that other threads run, and the ring is emptied."""
+        """Release the queue's lock for a moment, so that other threads run; wake the drain.
+
+        Returns after this moment, whether or not the ring has been emptied.
+        """
         self._copies.fill()  # the drain may wait for these copies: begin them before waiting for it
         self._copies.settle()
         self._worker.wake()
@@ -234,8 +252,8 @@ class RecordPlacer:
     def _put_summary_only(self, put: _Put) -> None:
         """Place a record of which only the summary is to be stored, or count it as lost.
 
-        It goes into the reserved room. Its values stay in the ring until the drain has computed the
-        summary.
+        The record may use the reserved room. Its values stay in the ring until the drain has
+        computed the summary.
         """
         with self._producer as producer:
             pos = producer.place(put.nbytes, self._limit)
@@ -259,10 +277,13 @@ class RecordPlacer:
         kind: SlotKind = SlotKind.VALUES,
         owner: object = None,
     ) -> bool:
-        """Copy a record's values to `address` and publish its slot; return whether that succeeded.
+        """Copy a record's values to `address` and publish its slot; return whether this succeeded.
+
+        A device copies later. If the slot cannot hold the record's numbers, the record is counted
+        as lost, and the result is False.
 
         pos: the values' position in the ring's payload, or the number of memory outside the ring.
-        owner: an object that keeps that memory alive.
+        owner: an object that keeps memory outside the ring alive; None for memory of the ring.
         """
         source, nbytes, stream, layout, at, order, scale, flags, folded = put
         comes_later = isinstance(source, Later)
@@ -303,9 +324,9 @@ class RecordPlacer:
         self._losses.warn_once("full", f"{message}; values are dropped and counted")
 
     def check(self) -> None:
-        """Raise QueueFullError if values were dropped since the last call.
+        """Raise QueueFullError if values were dropped since the last call of `check`.
 
-        This is done only if the queue was made with on_full="raise".
+        Does nothing unless the queue was made with on_full="raise".
         """
         message, self._full_error = self._full_error, None
         if message:

@@ -43,7 +43,7 @@ class RecorderPlan:
     definitions: tuple[str, ...] = ()
 
     def document(self) -> bytes:
-        """Return the plan as JSON."""
+        """Return the plan as JSON, which `read` reads back."""
         return json.dumps(asdict(self), default=str).encode()
 
     @classmethod
@@ -121,7 +121,10 @@ def _open_remote(
 
 
 def in_memory(document: bytes) -> int:
-    """Return a file descriptor from which a child process can read `document`. Raises OSError."""
+    """Return a file descriptor from which a child process can read `document`.
+
+    The bytes are in memory, in no file system. Raises OSError where there is no memory for them.
+    """
     descriptor = os.memfd_create("anchor-plan", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, document)

@@ -29,18 +29,20 @@ _WATCH = "ANCHOR_WATCH"
 
 
 class TorchFinder:
-    """An import finder that has `_observe` called after the import of torch.
+    """An import finder that only notices the import of torch, after which `_observe` is called.
 
-    Torch itself is found by the other finders.
+    `_observe` calls `anchorlib.launch.observe_optimizers`. Torch itself is found by the other
+    finders.
     """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return torch's spec, with a loader that calls `_observe`; None for other modules.
+        """Return torch's spec, with a loader that calls `_observe` after it has loaded torch.
 
-        A program may ask for the spec and never import torch, so this finder stays on
-        `sys.meta_path` until torch is imported.
+        Returns None for all other modules, and where torch is not installed. A program may ask for
+        the spec and never import torch, so this finder stays on `sys.meta_path` until torch is
+        imported.
         """
         if name != _TORCH:
             return None
@@ -70,7 +72,10 @@ class TorchFinder:
 
 
 def await_torch() -> None:
-    """Call `_observe` after the import of torch, or at once if torch is imported already."""
+    """Have `_observe` called as soon as torch is imported; at once if torch is imported already.
+
+    Does not wait. `_observe` calls `anchorlib.launch.observe_optimizers`.
+    """
     # Compared by name: a virtual environment executes each .pth file twice, and so this file.
     waits = any(type(finder).__name__ == TorchFinder.__name__ for finder in sys.meta_path)
     if _TORCH in sys.modules:
