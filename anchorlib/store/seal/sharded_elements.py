@@ -84,8 +84,9 @@ class ShardedElements:
     """Reads the elements of one array of a sealed (archived) rank, flat, in C order.
 
     rank: the location of the rank's objects. name: the rank's folder, for errors.
-    sizes: the size of each object, by its key in the rank, from `sealed.json`.
-    caches: those that all arrays of the rank share.
+    array: the array's description in `sealed.json`.
+    sizes: the size in bytes of each object, by its key in the rank, from `sealed.json`.
+    caches: the caches that all arrays of the rank share.
     """
 
     rank: Location
@@ -97,7 +98,8 @@ class ShardedElements:
     def spans(self, spans: Sequence[tuple[int, int]]) -> Iterator[Array]:
         """Yield the elements of each span (start, stop) of the array, in order, each a flat array.
 
-        Raises DamagedError, naming the object.
+        Raises DamagedError, which names the object, where an object is missing, too short, or does
+        not fit a checksum.
         """
         grid = self.array.grid
         wanted: dict[str, list[int]] = {}

@@ -66,8 +66,8 @@ class RowChecks:
     def _with_next(self, rows: Array) -> Array:
         """Return `rows` and some rows near them that are still unchecked, in ascending order.
 
-        Of the 1024 rows from the first of `rows` on, it adds those that are not yet known to fit
-        their checksums.
+        The rows added are those, of the 1024 rows from the lowest of `rows` on, that are not yet
+        known to fit their checksums.
         """
         first = int(rows.min())
         fresh = np.flatnonzero(~self._fit[first : first + _AHEAD]) + first

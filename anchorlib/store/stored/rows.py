@@ -84,7 +84,10 @@ class StoredRows:
         return picked
 
     def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
-        """Yield the elements of one row in C order, in pieces of up to `nbytes` or one element."""
+        """Yield the elements of row number `row` in C order, as flat arrays.
+
+        Each array takes at most `nbytes` bytes, but has at least one element.
+        """
         size, count = prod(self.shape), max(nbytes // self.dtype.itemsize, 1)
         for start in range(0, size, count):
             yield self.part(row, start, min(start + count, size))

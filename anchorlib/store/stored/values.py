@@ -60,7 +60,11 @@ class StoredForm:
         return self.values.span(offset, offset + count).reshape(shape)
 
     def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
-        """Yield the raw stored values of one record in C order, flat, at most `nbytes` a time."""
+        """Yield the raw stored values of one record in C order, as flat arrays.
+
+        Each array takes at most `nbytes` bytes, but has at least one element. row: the record's row
+        in the form's arrays.
+        """
         if self.entry.shape is not None:
             yield from self.values.blocks(row, nbytes)
             return
@@ -142,9 +146,10 @@ class StoredForm:
         return int(offsets[kept[-1]]) + prod(shape)
 
     def _place(self, row: int) -> tuple[int, tuple[int, ...]]:
-        """Return offset and shape of a record in a flat form, which holds many shapes.
+        """Return (offset of the first element, shape) of a record in a flat form.
 
-        Raises StoreError where no values of the record are kept.
+        A flat form holds records of many shapes, their elements end to end. row: the record's row
+        in the form's arrays. Raises StoreError where no values of the record are kept.
         """
         offset = int(self._offsets.span(row, row + 1)[0])
         if offset < 0:
