@@ -154,8 +154,8 @@ class _Made:
         """Fill the rows `places` with the summaries of arrays of at most BLOCK elements together.
 
         values, sizes, kind: raw storage, number of elements, and dtype of these arrays.
-        Returns the rows of arrays with a NaN, an infinity or a subnormal float32: they are filled
-        wrongly, and have to be summarised singly.
+        Returns the rows of arrays with a NaN, an infinity or a subnormal float32: these rows are
+        filled wrongly, and the caller has to summarise their arrays singly.
         """
         flat, real = parts(np.frombuffer(b"".join(values), kind.storage), kind)
         pieces = (SCANS.pieces or _pieces)(
@@ -176,7 +176,7 @@ class _Made:
         """Add the histograms of the arrays in the rows `places`.
 
         Arrays with a NaN, an infinity or a subnormal float32 (`pieces.odd`) are left out, so that
-        exponent field 0 counts zeros alone.
+        exponent field 0 counts zeros alone: their rows of `pieces.counts` are set to 0 in place.
         """
         if pieces.odd.any():
             pieces.counts[pieces.odd] = 0

@@ -89,8 +89,8 @@ class Scan:
     def both(self, flat: Array, kind: DType) -> tuple[FloatTally, Moments] | None:
         """Return the exponent counts and the moments of the elements `flat` of type `kind`.
 
-        Returns None if squares of elements would leave float64's range: only FloatMoments can
-        scale them.
+        The moments are (min, max, sum, l2). Returns None if squares of elements would leave
+        float64's range: only FloatMoments can scale them.
         """
         self._add(flat, kind, SAFE)
         low, high, unsafe = self._room.ends.tolist()
@@ -177,9 +177,9 @@ class Scans:
     def get(self, layout: BitLayout, flat: Array) -> Scan | None:
         """Return the compiled scan to use for the array `flat`; None to use numpy.
 
-        It is None if no scan is linked yet, if numpy is faster, or if `flat` is not aligned in
-        memory. The call notes how many bytes are summarised, and after WORTH bytes has the scans
-        compiled.
+        The result is None if no scan is linked yet, if numpy is faster, or if `flat` is not aligned
+        in memory. The call notes how many bytes are summarised. After WORTH bytes it starts the
+        process that compiles the scans, and later calls link what that process made; no call waits.
         """
         if self._ready:
             name = "double" if layout is DOUBLE else "single"

@@ -36,7 +36,8 @@ class ExactSums:
     """Several exact sums of floats; a cell is the number of one of the sums.
 
     keys: cell * LIMBS + limb, ascending. counts: for each key the whole number in that limb (a
-    digit of 32 bits, before carries), never zero.
+    digit of 32 bits, before carries), never zero. The last three limbs of a cell hold no digits:
+    they count the infinities, negative infinities and NaNs that were added.
     """
 
     keys: Array
@@ -99,7 +100,8 @@ class ExactSums:
     def _numbers(self, not_finite: Array) -> list[tuple[int, int]]:
         """Return (number of the sum, its value times 2^_SHIFT) for each finite sum.
 
-        Sums that are infinite or NaN are written into the array `not_finite` instead.
+        A sum that is infinite or NaN is written into the array `not_finite` instead, at the index
+        that is the number of the sum.
         """
         numbers: dict[int, int] = {}
         odd: dict[int, set[int]] = {}

@@ -80,7 +80,10 @@ class Log2Histogram:
         return Log2Histogram.pooled((self, other))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the histogram as a dict for JSON; the exponents become strings."""
+        """Return the histogram as a dict for JSON: the fields, `count`, `numel`, by their names.
+
+        The exponents, which are the keys of `bins`, become strings.
+        """
         return {
             "numel": self.numel,
             "count": self.count,

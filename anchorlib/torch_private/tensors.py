@@ -63,7 +63,7 @@ _QUICK: Final = hooks_are_known and _node_takes is not None
 
 
 def hooks_of(x: torch.Tensor) -> dict[Any, Any]:
-    """Return the hooks of a tensor, by key; empty where this torch lacks them."""
+    """Return the hooks of a tensor, by key; empty if it has none, or if this torch hides them."""
     return (x._backward_hooks or {}) if hooks_are_known else {}
 
 
@@ -105,10 +105,10 @@ _version: Any = private(
 
 
 def version(x: torch.Tensor) -> int:
-    """Return how often the memory of `x` was written.
+    """Return how often the memory of `x` was written in place.
 
     An inference tensor has no count: 0 is returned. Where this torch lacks the count, each call
-    returns a new number, as if `x` had been written.
+    returns a new number, as if `x` had been written since the last call.
     """
     if _version is None:
         return next(_changes)

@@ -90,8 +90,8 @@ def held_frame(message: bytes, definitions: Sequence[bytes]) -> HeldRows | None:
     """Return the table rows of the frame (a message with records) in a serialised message.
 
     definitions: messages that define what the rows refer to. Returns None for a frame with a later
-    fragment of a record, as the record's row is in its first fragment. Raises FrameError if
-    `message` is no frame.
+    fragment of a large record, as the record's row is in the frame with its first fragment. Raises
+    FrameError if `message` is no frame.
     """
     head = kept_frame(message).head
     if head.HasField("fragment") and head.fragment.offset:
@@ -143,9 +143,10 @@ class ConfirmRequests:
         return bool(self._ahead or self._asked)
 
     def next(self) -> bytes | None:
-        """Return the next serialised Confirm message to send.
+        """Return the next serialised Confirm message, and count it as sent.
 
-        Returns None if all are sent, or if too many of them wait for an answer.
+        Returns None if there are no more ranges to ask about, or if too many questions wait for an
+        answer.
         """
         if self._ahead is None or len(self._asked) >= WINDOW:
             return None
@@ -155,9 +156,10 @@ class ConfirmRequests:
         return sealed(PushRequest(confirm=question))
 
     def take(self, answer: Confirmed) -> None:
-        """Process the collector's answer to the oldest question that it has not answered yet.
+        """Compare the collector's answer to the oldest open question with the writer's fingerprint.
 
-        Raises RunExistsError if the collector has other records, FrameError if no answer was due.
+        If they are equal, the range counts as confirmed. Raises RunExistsError if the collector has
+        other records, FrameError if no answer was due.
         """
         if not self._asked:
             raise FrameError("it sent an answer that no question asked for")

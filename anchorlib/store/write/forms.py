@@ -50,8 +50,8 @@ class Addition:
 
     A form is the records of one dtype and shape; a flat form holds records of many shapes.
     values: buffers with the values of the block's records, end to end.
-    rows, elements: by how many the form grows.
-    starts, shapes: rows for the arrays `start` and `shape`, which only a flat form has.
+    rows, elements: how many rows, and in a flat form how many elements, the form gets.
+    starts, shapes: the new rows of the arrays `start` and `shape`; None where the form is not flat.
     """
 
     form: OpenForm
@@ -69,8 +69,10 @@ class OpenForm:
     A flat form holds records of one dtype and many shapes, their elements end to end.
     entry: the form as the catalogue describes it. rank: the directory of the rank.
     rows, elements: how many are settled, that is, belong to committed rows of the table.
-    series: for each series with published records in this form, its entry in the JSON of the
-        group's attributes.
+    series: by the number of each series with published records in this form, its entry in the JSON
+        of the group's attributes.
+    arrays, documents: by the name of each array, the object that writes its rows, and its zarr.json
+        for any length; empty until `open` is called.
     """
 
     entry: Form

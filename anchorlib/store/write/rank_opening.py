@@ -92,9 +92,9 @@ class RankPlace:
     def goes_on(self, reader: RankReader, claim: bytes) -> bool:
         """Return whether the writer with this claim may continue the rank's last attempt.
 
-        It may where the last attempt has the same claim, and the record that the writer sends next
-        follows those stored without a hole.
-        claim: the hash of the writer's secret.
+        The writer may where the last attempt has the same claim, and the first record that the
+        writer sends here (`first`) leaves no hole behind the records that are stored.
+        claim: the hash of the writer's secret; an empty claim may continue nothing.
         """
         attempts = reader.catalogue.attempts
         if not (claim and attempts and attempts[-1].claim == claim):
@@ -119,12 +119,15 @@ class RankPlace:
         The store's note of an archive of the run is deleted, because the archive will lack the
         records that are written from now on.
         claim: the hash of the writer's secret. budget: counts the files that are made.
-        resume, overwrite: what to do with a rank that exists. acknowledged: how many records this
-            writer had delivered before.
-        Raises RunExistsError where the rank exists and the caller asked for neither resume nor
-        overwrite, where the rank can take no more records, or where the run was archived and
-        removed from this store; StoreError where the `acknowledged` records of this writer are
-        gone, or another attempt has continued the rank.
+        resume: whether to continue a rank that exists, as its next attempt. overwrite: whether to
+            replace it by an empty rank. Neither counts where the writer's own attempt goes on.
+        acknowledged: how many records this writer had delivered before.
+
+        Raises RunExistsError where the rank has records of an attempt and the caller asked for
+        neither resume nor overwrite, where a rank to be continued takes no more records (it is
+        sealed, or of an old format), or where the run was archived and removed from this store;
+        StoreError where the `acknowledged` records of this writer are gone, or another attempt has
+        continued the rank since this writer began.
         """
         run = run_directory(self.store, self.run)
         existing = self._existing(damaged=overwrite)

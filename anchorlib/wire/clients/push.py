@@ -36,6 +36,8 @@ class PushStream:
         reply; whoever changes the outbox has to notify it too.
     patience: how many seconds a reply may take before the stream is ended; ANSWER_SECONDS at most.
 
+    Two attributes may be read at any time.
+
     silent: whether the stream was ended because a reply that was due did not come.
     answered_at: when the last reply came, by the monotonic clock; None before the first.
     """
@@ -64,6 +66,7 @@ class PushStream:
     def run(self, metadata: Metadata = ()) -> None:
         """Send and receive until the collector has closed the run or ended the stream.
 
+        Returns at once if `cancel` was called before.
         metadata: what `Credentials.metadata` returns. Raises grpc.RpcError if the stream breaks or
         is refused, GarbledError for a reply that does not fit its checksum, and the errors of
         `Outbox.take`.
@@ -105,7 +108,7 @@ class PushStream:
         return reply
 
     def cancel(self) -> None:
-        """End the stream now; any thread may call this."""
+        """End the stream now; any thread may call this, and it does not wait for `run` to end."""
         with self._changed:
             self._over = True
             self._changed.notify_all()

@@ -64,7 +64,9 @@ class ReaderClient:
     def list(self, prefix: str = "") -> list[str]:
         """Return the sorted names in the folder `prefix`; names of folders end in "/".
 
-        The list is empty if there is no such folder. Raises CollectorError, StoreError.
+        prefix: the folder's path in the store; "" is the store itself. The list is empty if there
+        is no such folder. Raises CollectorError if the collector refuses or cannot be reached,
+        StoreError if it cannot read the folder.
         """
         names: list[str] = []
         more = True
