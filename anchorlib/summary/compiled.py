@@ -126,9 +126,10 @@ class Scan:
 class Pieces(NamedTuple):
     """The figures of many small float32 arrays; each field has one entry (or row) per array.
 
-    counts: [array][exponent field]: how many elements have that exponent field.
+    counts: a row for each array: how many of its elements have each exponent field.
     odd: whether the array has a NaN, an infinity or a subnormal; its other figures are wrong then.
-    low, high: the extremes, as int32 numbers that are ordered as the values are.
+    low, high: the smallest and the largest element, as int32 numbers that are ordered as the values
+    are.
     sums, squares: the sums of the values and of their squares.
     """
 

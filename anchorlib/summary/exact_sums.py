@@ -1,8 +1,8 @@
 """Sums of floats without rounding, so that it does not matter in which order numbers are added.
 
 A float is a whole number times a power of two. Cut into limbs (digits) of 32 bits, floats are added
-as whole numbers are: two machines that add up different parts of the same numbers come to the same
-sum. It is rounded once, when it is asked for. Many sums are held together; each is called a cell.
+as whole numbers are: however the numbers are divided among machines, the sum of all parts is the
+same. A sum is rounded once, when it is asked for. Many sums are held together; each is a cell.
 
     key = cell * LIMBS + limb      counts: whole numbers, each times 2^(32 * limb - _SHIFT)
 """
@@ -79,7 +79,7 @@ class ExactSums:
 
     @classmethod
     def pooled(cls, parts: list[ExactSums]) -> ExactSums:
-        """Return several `ExactSums` added up: sums of the same number are added to each other."""
+        """Return several `ExactSums` added up: sums with equal numbers are added to each other."""
         none = np.empty(0, np.int64)
         return cls._added([(none, none), *((one.keys, one.counts) for one in parts)])
 

@@ -21,8 +21,8 @@ class Log2Histogram:
     subnormal: how many of the binned elements are subnormal in their own dtype.
 
     Two histograms can be added: the result is the histogram of both arrays together.
-    `Log2Histogram()` is that of no array. A complex element counts as two: its real and its
-    imaginary part.
+    `Log2Histogram()` has no elements. A complex element counts as two: its real and its imaginary
+    part.
     """
 
     bins: Mapping[int, int] = field(default_factory=dict, hash=False)

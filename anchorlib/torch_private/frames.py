@@ -1,4 +1,4 @@
-"""Code objects of functions of torch's, by which a frame that runs one of them is recognized."""
+"""Code objects of some of torch's functions: a frame with such a code runs that function."""
 
 from __future__ import annotations
 

@@ -77,8 +77,8 @@ def hooks_of_new(x: torch.Tensor) -> dict[Any, Any]:
 def register_hook(x: torch.Tensor, node: Any, hook: Callable[[torch.Tensor], Any]) -> None:
     """Let `hook` be called with the gradient of `x`, as long as the graph lives.
 
-    Does what `Tensor.register_hook` does, in the same order, without making a handle (with its weak
-    reference), which costs more than the rest. The hook is added to the tensor's dict of hooks, of
+    Does what `Tensor.register_hook` does, in the same order, but makes no handle for removing the
+    hook, which would cost more than the rest. The hook is added to the tensor's dict of hooks, of
     which torch calls the values; the keys need only differ.
     node: the autograd node that made `x`.
     """

@@ -31,7 +31,7 @@ class RetentionLimits:
     before_ns: runs that were last written before this time (ns since the epoch) are removed.
     keep_last: this many of the newest closed runs stay, whatever the other limits say. If it is the
         only limit, all other closed runs are removed.
-    max_bytes: the oldest closed runs are removed until the others take no more than this.
+    max_bytes: the oldest closed runs are removed until all remaining runs together take no more.
     """
 
     before_ns: int | None = None

@@ -53,10 +53,11 @@ _UNREADABLE: Final = (StoreError, ValueError, OverflowError, MemoryError, IndexE
 class Examined:
     """The damage of one rank, after its rows were compared with checksums, its values with digests.
 
-    reader: reads what is left of the rank. sound: a mask of its rows: whether each fits its
-        checksum, and the name of its phase is not lost. kept: a mask of its rows: whether values
-        are stored and fit their digest.
-    problems: a sentence for each other damage, such as that of the catalogue.
+    reader: reads what is left of the rank. sound: for each row of the rank, whether the row fits
+        its checksum, and the name of its phase is not lost. kept: for each row, whether values are
+        stored and fit their digest.
+    problems: a sentence for each damage beside that of rows and values, such as a damaged
+        catalogue.
     """
 
     reader: RankReader

@@ -116,9 +116,9 @@ class SpreadKeeper:
         raises OptionError.
         known: what `standing` returned for the run a moment ago; None asks the collectors.
 
-        Raises PartlyChangedError where a collector fails after others have removed their parts, or
-        may have removed its part before it failed. The collectors after it are then not asked;
-        the same call again removes the rest.
+        Raises PartlyChangedError where a collector fails, and other collectors have removed their
+        parts before, or the failing collector may have removed its own. The collectors that were
+        not asked yet keep their parts; the same call again removes the rest.
         """
         freed: dict[str, int] = {}
         parts = None if known is None else known.parts

@@ -71,8 +71,8 @@ class Frames(Protocol):
 class MemoryFrames:
     """A queue of frames in this process's memory, for a writer without a spool (queue on disk).
 
-    end: the number of the first record. definitions: messages that define what the frames' rows
-        refer to, as `Encoder.definitions` collects them.
+    end: the number of the first record that will be appended. definitions: messages that define
+        what the frames' rows refer to; the list of `Encoder.definitions`, which grows.
     """
 
     damage: Sequence[Gap] = ()

@@ -4,10 +4,10 @@
                            equal or refused ◀──Confirmed──┘
 
 A collector that has as many records as a writer sent need not have the same records: somebody may
-have restored, replaced or forged the run. An `UnconfirmedRange` is a range of records that both
-have, with the fingerprint (a hash) of the writer's. The messages Confirm and Confirmed ask for the
-fingerprint of the collector's records and answer with it. Records that are not confirmed to be
-equal are not removed.
+have restored, replaced or forged the run. An `UnconfirmedRange` is a range of records that both the
+writer and the collector have, with the fingerprint (a hash) of the writer's records. The message
+Confirm asks for the fingerprint of the collector's records, and the message Confirmed answers with
+it. Records that are not confirmed to be equal are not removed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class HeldRows(NamedTuple):
 class StoredRange(NamedTuple):
     """Records `first` … `end` - 1 of a writer, which the store has in attempt number `attempt`.
 
-    An attempt is one recording of a rank; its first record is the writer's record `first`.
+    An attempt is one recording of a rank, stored under a number. The first record of this attempt
+    is the writer's record number `first`.
     """
 
     attempt: int
@@ -71,8 +72,8 @@ class UnconfirmedRange(NamedTuple):
     """Records that writer and store both have, and that are not known to be equal yet.
 
     attempt: the number of the attempt in the store that has them.
-    first, end: they are records `first` … `end` - 1 of the attempt, counted from its start.
-    fingerprint: the hash of the writer's records, which that of the store's records must equal.
+    first, end: the range is records `first` … `end` - 1 of the attempt, counted from its start.
+    fingerprint: the hash of the writer's records, which the hash of the store's must equal.
     """
 
     attempt: int

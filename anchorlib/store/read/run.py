@@ -176,8 +176,8 @@ class RunReader:
         """Return the digests of an archived run's ranks, by rank.
 
         Digests are hashes of the records of each range of steps, by which runs are compared. Ranks
-        without digests are left out. The result is {} for other runs, and where the archive's
-        digests are missing or damaged. The digests are read once and cached.
+        without digests are left out. The result is {} for a run that is not archived, and where the
+        archive's digests are missing or damaged. The digests are read once and cached.
         """
         if self._digests is None:
             self._digests = digests_of_run(self.location, self.figures) or {}
@@ -186,7 +186,8 @@ class RunReader:
     def by_step(self) -> StepFigures | None:
         """Return counts, extremes and histograms of an archived run's steps, over all ranks.
 
-        None for other runs, and where the archive has no such figures, or has them damaged.
+        None for a run that is not archived, and where the archive's figures of steps are missing or
+        damaged.
         """
         return steps_of_run(self.location, self.figures)
 

@@ -1,4 +1,4 @@
-"""The figures of an archived run's steps: those of its ranks, added up, in one object.
+"""Counts, extremes and histograms of an archived run's steps, over all ranks, in one object.
 
     run1.zarr/steps-0123456789abcdef.json.zst
         see `anchorlib.store.seal.step_figures`

@@ -31,8 +31,8 @@ _HOW: Final = "read it with the address of every collector of the run (--store o
 class WriterSession:
     """The records of one writer, in whichever parts (each at one collector) of the rank they are.
 
-    number: the number of this session, counted from 0, which is also its attempt number in the rank
-    that is joined from all parts.
+    number: the number of the session, counted from 0, under which the rank that is joined from all
+        parts lists the session as an attempt.
     spans: from which part each record of the session is read, in the order of the records.
     attempts: (index of the part, attempt) for each attempt of the session, in the order in which
         they were made.
@@ -83,9 +83,9 @@ def sessions_of(parts: Sequence[RankReader], run: str) -> list[WriterSession]:
 def has_ended(parts: Sequence[RankReader]) -> bool:
     """Return whether the last session of a rank was closed, as far as these parts of the rank show.
 
-    parts: readers of some or all parts of the rank. A session says that it is closed only to the
-    collector that it uses last, so only that collector's part has to be among them. False where no
-    part has an attempt.
+    parts: readers of some or all parts of the rank. A session tells only the collector that it uses
+    last that it is closed, so that the result is right if that collector's part is among `parts`.
+    False where no part has an attempt.
     """
     writers = _writers(parts)
     if not writers:

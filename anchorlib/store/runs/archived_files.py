@@ -77,7 +77,7 @@ class ArchivedRuns:
         return self._as_it_was(archived, inside, start, length) if data is None else data
 
     def folders(self) -> list[str]:
-        """Return the folders of all archived runs, as a listing has them: "run1.zarr/"."""
+        """Return the folder names ("run1.zarr/") of all runs of which the store has a note."""
         return [f"{run}{_SUFFIX}/" for run in noted_runs(self._root)]
 
     def list(self, key: str) -> list[str]:

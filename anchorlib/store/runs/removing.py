@@ -1,7 +1,8 @@
 """Removes, renames and adds runs: completely or not at all, never while a process writes them.
 
-A note says that a run is archived. The run is locked while its note is written, too: if a recording
-began at that time, the note would count the new records as archived.
+A note is a file of the store that says where a run was archived. Also while a run's note is
+written, the run is locked: if a recording began at that time, the note would count the new records
+as archived.
 """
 
 from __future__ import annotations

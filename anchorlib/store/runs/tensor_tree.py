@@ -1,10 +1,10 @@
-"""Presents a run as a zarr hierarchy with one array for each tensor, made when it is read.
+"""Presents a run as a zarr hierarchy with an array of values for each tensor and kind.
 
     rank0/tensors/<name>/<kind>/value              (record, *shape); value_1 … for further shapes
                                /step pass_index call
 
-The hierarchy is a location, like a directory, so `as_zarr` opens it as a zarr store; nothing is
-copied to disk.
+The hierarchy is a location, like a directory, so `as_zarr` opens it as a zarr store. Nothing is
+copied to disk: a group or a chunk is made when a reader asks for it.
 """
 
 from __future__ import annotations

@@ -45,9 +45,9 @@ class Grid:
     def check(self, itemsize: int) -> None:
         """Raise ValueError where chunks or shards are too large, or not cut as `of` cuts them.
 
-        They must be cut along one axis and extend fully along all later axes. The size is checked
-        because a chunk is decompressed as a whole, so a forged size could take any amount of
-        memory. itemsize: bytes of an element.
+        Chunks and shards must be cut along one axis and extend fully along all later axes. The size
+        is checked because a chunk is decompressed as a whole, so that a forged size could take any
+        amount of memory. itemsize: bytes of an element.
         """
         whole = tuple(-(-n // max(k, 1)) * k for n, k in zip(self.shape, self.chunk, strict=True))
         ones = (1,) * len(self.shape)
@@ -138,8 +138,8 @@ class Grid:
 def _cut(shape: tuple[int, ...], unit: tuple[int, ...], most: int) -> tuple[int, ...]:
     """Return the shape of the largest chunk, or shard, of at most `most` elements.
 
-    It is a multiple of `unit` along one axis, extends fully along all later axes, and equals `unit`
-    along all earlier axes.
+    The result is a multiple of `unit` along one axis, extends fully along all later axes, and
+    equals `unit` along all earlier axes.
 
     shape: the shape of the array; for shards rounded up to whole chunks. unit: (1, 1, …) for
         chunks; the shape of a chunk for shards.

@@ -151,8 +151,8 @@ def rank_document(catalogue: Catalogue) -> bytes:
 def is_unfinished(run: Location, rank: int, part: int = 0) -> bool:
     """Return whether the sealing of a rank into `run` was begun and not finished.
 
-    Readers ignore such a rank. `zarr.json` is the first object that sealing writes, and its entry
-    "sealed" distinguishes it from that of a live rank.
+    Readers ignore such a rank. It is known by a zarr.json without a sealed.json: `zarr.json` is the
+    first object that sealing writes, and has an entry "sealed", which a live rank's does not have.
     """
     folder = rank_name(rank, part)
     if run.get(f"{folder}/{SEALED}", 0, 1) is not None:

@@ -28,9 +28,9 @@ __all__ = ["SealedRank", "rank_location"]
 class SealedRank(RowLocation):
     """The location of a sealed rank of the run at `run`; keys are relative to the rank's folder.
 
-    A sealed rank is compressed for an archive; before, it was live, as its writer wrote it. Chunk
-    files of the live rank are made from the sealed arrays; all other keys are those of objects that
-    the sealed rank has. sealed: the rank's `sealed.json`.
+    A sealed rank is compressed for an archive; before, it was live, as its writer wrote it. The
+    chunk files of the live rank can be read here, and are made from the sealed arrays. For all
+    other keys the objects of the sealed rank are read. sealed: the rank's `sealed.json`.
     """
 
     def __init__(self, run: Location, sealed: Sealed) -> None:

@@ -132,8 +132,9 @@ class ShardedElements:
     def _stored(self, key: str, place: int, wanted: list[int]) -> memoryview:
         """Return the stored bytes of one chunk, still compressed.
 
-        key: of the shard. place: the chunk's index in the shard. wanted: indices of all chunks of
-            the shard that the caller will need; those close behind are read by the same request.
+        key: the key of the shard. place: the chunk's index in the shard. wanted: indices of all
+            chunks of the shard that the caller will need; if the chunk has to be requested, the
+            wanted chunks close behind it are read by the same request.
         """
         index = self._index(key)
         start, stop = self._extent(key, index, place)
@@ -148,11 +149,13 @@ class ShardedElements:
     ) -> int:
         """Return the offset where a read should end that begins with chunk `place` of a shard.
 
-        The read ends behind the wanted chunks, before the first large gap between them. If it
-        begins where the last read of the shard ended, it goes up to the shard's index instead.
+        The read ends behind the last wanted chunk, or before the first large gap between wanted
+        chunks. But a read that begins where the last read of the shard ended goes up to the
+        shard's index.
 
-        key, index: of the shard. wanted: indices of all chunks of the shard that the caller will
-            need. before: the bytes of the last read of the shard; None if there was none.
+        key, index: the shard's key, and its index (offsets and sizes of its chunks). wanted:
+            indices of all chunks of the shard that the caller will need. before: the bytes of the
+            last read of the shard; None if there was none.
         """
         start, stop = self._extent(key, index, place)
         if before is not None and before.stop == start:  # a reader goes through the whole shard

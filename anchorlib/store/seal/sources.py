@@ -145,8 +145,8 @@ class Values:
     def _flat(self, start: int, stop: int) -> Iterator[Array]:
         """Yield elements start … stop - 1 of a flat form (many shapes), record by record.
 
-        In the array before sealing, records of other series lie between those of one series.
-        Records that lie near each other there are read together.
+        In the array as the writer wrote it, records of other series lie between the records of one
+        series. Wanted records that lie near each other in that array are read by one call.
         """
         form, values = self._form, self._form.stored.values
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")

@@ -61,9 +61,9 @@ class StepLine:
 class FirstNonfinite:
     """The first record with a NaN or an infinity, by step and execution order, then by rank.
 
-    key: its name, kind, mode and phase. nan, inf: how many elements are NaN and infinite, of
-        `numel`. skipped: whether GradScaler skipped the step.
-    before: how many counted records of the same rank come before this one.
+    key: the record's name, kind, mode and phase. nan, inf: how many of the record's `numel`
+        elements are NaN, and how many infinite. skipped: whether GradScaler skipped the step.
+        before: how many counted records of the rank come earlier by step and execution order.
     """
 
     step: int
@@ -85,6 +85,7 @@ class StepFigures:
 
     The cell of a line and a stretch has the number: line index * number of stretches + stretch
     index.
+
     ranks: the ranks whose records are counted, ascending. steps: steps with records, ascending.
     width: how many steps a stretch has. stretches: for each stretch with records, its first step
         divided by the width, ascending. lines: ascending by their keys.
@@ -141,9 +142,9 @@ class StepFigures:
 
 
 class StepPool:
-    """Adds up the step figures of several ranks, which are given one after the other.
+    """Adds up the step figures of several ranks, which are given one after the other by `add`.
 
-    The order of the ranks does not matter; each may be added once.
+    The order of the ranks does not matter. The caller must add each rank only once.
     """
 
     def __init__(self) -> None:
@@ -154,7 +155,8 @@ class StepPool:
     def add(self, part: StepFigures | None) -> None:
         """Add the counts, extremes and histograms of a rank's steps, or of several ranks together.
 
-        part: these figures; None for a rank that has none, and then `total` returns None.
+        part: these figures; None for a rank that has no figures. After None, `total` returns None,
+        whatever else is added.
         """
         if part is None or self._is_lacking:
             self._is_lacking, self._waiting = True, []

@@ -43,9 +43,9 @@ class RowChecks:
         self._fit = np.zeros(0, np.bool_)  # rows that were found to fit before
 
     def fresh_unfit(self, rows: Array) -> list[int]:
-        """Return those of these rows (row numbers) that do not fit their checksum.
+        """Return which of `rows` (row numbers) do not fit their checksum.
 
-        Rows that were found to fit before are not read again; rows without a checksum count as
+        Rows that an earlier call found to fit are not read again; rows without a checksum count as
         fitting. Raises StoreError where a column cannot be read.
         """
         if len(self._fit) < self._reader.committed:
@@ -74,9 +74,9 @@ class RowChecks:
         return np.union1d(rows, fresh)
 
     def unfit(self, rows: Array) -> list[int]:
-        """Return those of these rows (row numbers) that do not fit their checksum.
+        """Return which of `rows` (row numbers) do not fit their checksum; read all of them.
 
-        Rows without a checksum are skipped. Raises StoreError where a column cannot be read.
+        Rows without a checksum count as fitting. Raises StoreError where a column cannot be read.
         """
         checked = self._reader.catalogue.checked
         own = rows[:0] if checked is None else rows[rows >= checked]

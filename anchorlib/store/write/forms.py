@@ -7,9 +7,10 @@
                       /shape          (record, 8), -1 behind the end of a shape
                       /series step pass_index call
 
-A form is the records of one dtype and shape; a flat form holds records of many shapes. A block's
-values are written first (`write`). They count once its rows are committed (`settle`); values that
-were written and not settled are overwritten by the next block.
+A form is the records of one dtype and shape; a flat form holds records of many shapes. Of a block
+of records the values are written first (`OpenForm.write`). They count once the block's table rows
+are committed (`OpenForm.settle`). Values that were written and not settled are overwritten by the
+next block.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class OpenForm:
     """The writer's arrays for records of one dtype and shape (a form); new records are appended.
 
     A flat form holds records of one dtype and many shapes, their elements end to end.
+
     entry: the form as the catalogue describes it. rank: the directory of the rank.
+    files: keeps the chunk files open.
     rows, elements: how many are settled, that is, belong to committed rows of the table.
     series: by the number of each series with published records in this form, its entry in the JSON
         of the group's attributes.

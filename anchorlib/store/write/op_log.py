@@ -95,7 +95,7 @@ class OperationFile:
     def publish(self) -> None:
         """Write the count of entries left out, and the log's length for other zarr readers.
 
-        Does nothing where no entry was added.
+        Does nothing where `add` was never called with an entry.
         """
         if self._file is not None:
             self._file.append(self._gap(self._attempt))

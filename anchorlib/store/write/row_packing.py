@@ -183,7 +183,7 @@ def _histograms(block: RowBlock, table: Array, pairs: int) -> tuple[Array, Array
 def _checks(
     rows: bytes, exponents: bytes, counts: bytes, ends: Array, seeds: Array
 ) -> Iterator[int]:
-    """Yield the checksum of each packed row together with its histogram pairs.
+    """Yield, for each row, one checksum of the packed row and its histogram pairs.
 
     rows: the packed rows, end to end. exponents, counts: all histogram pairs, 2 and 8 bytes each.
         ends: where each row's pairs end among them. seeds: the checksum seed of each row.

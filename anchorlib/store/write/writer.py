@@ -302,7 +302,7 @@ class Writer:
             self._statements.edges(edges)
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """Add entries to this attempt's header, or give them new values.
+        """Add entries (name and value) to this attempt's header, or give old entries new values.
 
         Nothing is written once the rank is known to be gone from disk. Raises OptionError for a
         value that JSON cannot hold, StoreError where writing fails.
@@ -327,8 +327,8 @@ class Writer:
     def publish(self) -> None:
         """Update zarr metadata, so that other zarr readers see all that is committed.
 
-        anchorlib's own readers need no such update. Also writes gaps and counts that were held
-        back.
+        anchorlib's own readers need no such update. Also writes the gaps, and the counts of what
+        was left out, that were held back.
         """
         self._check_ready()
         with store_errors(f"cannot write {self._place}"):

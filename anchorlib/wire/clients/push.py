@@ -96,8 +96,8 @@ class PushStream:
     def _known(self, reply: PushReply) -> PushReply:
         """Return `reply`; raise FrameError if the collector is too old to store a part of a rank.
 
-        A rank that several collectors record has a part at each of them. Older versions know no
-        parts, as their Resume message shows.
+        A rank that several collectors share has a part at each collector. Collectors of older
+        versions know no parts: their message Resume lacks the field `first`.
         """
         knows = not reply.HasField("resume") or reply.resume.HasField("first")
         if self._hello.HasField("part") and not knows:
@@ -143,7 +143,7 @@ class PushStream:
         """Yield the messages to send: `hello` first, then those of the outbox.
 
         gRPC runs this iterator on a thread of its own, which ends only when the iterator ends. The
-        event `_ended` is set at that moment.
+        event `_ended` is set when the iterator ends.
         """
         try:
             yield hello
@@ -168,6 +168,6 @@ def writer_name() -> str:
 
 
 def host_of(writer: str) -> str:
-    """Return the machine in a name that `writer_name` made; "" for any other text."""
+    """Return the host name of the machine in a name that `writer_name` made; "" for other texts."""
     match = _WRITER.fullmatch(writer)
     return "" if match is None else match[1]

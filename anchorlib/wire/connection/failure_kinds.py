@@ -176,7 +176,10 @@ def code_of(kind: FailureKind) -> grpc.StatusCode:
 
 
 def kind_of(error: grpc.RpcError) -> FailureKind:
-    """Return the kind of a failed call: what the collector states, else that of the status code."""
+    """Return the kind of a failed call: the kind that the collector states, if it states one.
+
+    Otherwise the kind that the gRPC status code stands for; LINE for a code that stands for none.
+    """
     trailing = error.trailing_metadata() or ()
     stated = next((str(one.value) for one in trailing if one.key == KIND_KEY), "")
     # A kind of a later version, or with a flipped bit, is unknown or does not fit the status code.
