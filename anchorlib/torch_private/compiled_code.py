@@ -160,9 +160,9 @@ def count_compiled() -> int:
 
 
 def emulates_precision() -> bool | None:
-    """Return whether Inductor is set to round as eager code does; None where that is unknown.
+    """Return whether Inductor is set to round as eager code does.
 
-    It is unknown where Inductor is not loaded, or torch has moved the setting.
+    Returns None where Inductor is not loaded, or torch has moved the setting.
     """
     setting = _loaded(_precise)
     return None if setting is None else bool(setting)

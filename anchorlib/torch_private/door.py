@@ -7,12 +7,12 @@
         instead=lambda: -1,
     )
 
-`private` looks the name up at once, in modules that `import torch` has loaded anyway. It returns
-`instead` where the name is gone, or now names an object of another kind (a number where a function
-was): the argument `kind` tells whether an object is of the kind that our code uses. `later` looks
-nothing up: its name belongs to a compiler, which only a training that compiles imports. Code that
-uses a name given to `later` checks itself whether it is there, and of the right kind
-(`Door.fitting`).
+`private` looks the name up at once, in modules that `import torch` has loaded anyway. `private`
+returns `instead` where the name is gone, or now names an object of another kind (a number where a
+function was): the argument `kind` tells whether an object is of the kind that our code uses.
+`later` looks nothing up: its name belongs to a compiler, which only a training that compiles
+imports. The code that uses such a name has to check itself whether torch has an object of that
+name, and of the right kind (`Door.fitting`).
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ _others: dict[str, str] = {}
 class Door:
     """A private name of torch.
 
-    purpose: what the name is used for. loss: what is lost without it. since: the oldest version of
-    torch, from 2.6 on, that has the name. reach: which programs lose it. at_once: whether the name
-    is looked up when this package is imported. probe: returns the object of that name; where there
-    is none, raises anything or returns None. kind: whether an object is of the kind that our code
-    uses.
+    purpose: what the name is used for. loss: what is lost where torch has moved the name. since:
+    the oldest version of torch, from 2.6 on, that has the name. reach: the programs that lose it.
+    at_once: whether the name is looked up when this package is imported. probe: a function that
+    returns the object of this name; where there is none, it raises anything or returns None. kind:
+    a function that tells whether an object is of the kind that our code uses.
     """
 
     name: str

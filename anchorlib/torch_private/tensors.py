@@ -168,11 +168,11 @@ _storage_address: Any = private(
 
 
 def data_address(x: torch.Tensor) -> int:
-    """Return the address of the first value of `x`; a lazy clone's memory is not copied to get it.
+    """Return the address of the first value of `x`, without copying the memory of a lazy clone.
 
-    `Tensor.data_ptr` gives the same address, but first copies the memory of a lazy clone. Returns 0
-    for a tensor that has no memory, and where this torch lacks the function. Raises RuntimeError
-    for a tensor without a storage.
+    For other tensors `Tensor.data_ptr` gives the same address; of a lazy clone it first makes a
+    real copy. Returns 0 for a tensor that has no memory, and where this torch lacks the function
+    that is used here. Raises RuntimeError for a tensor without a storage.
     """
     address: int = _storage_address(x)  # of the storage, so that views have that of their base
     offset: Any = x.storage_offset()  # mostly 0; a traced step asks for thousands of addresses

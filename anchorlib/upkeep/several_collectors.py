@@ -1,10 +1,10 @@
 """Removing and renaming runs of which several collectors each hold a part.
 
-No collector knows of another one, so all parts cannot be changed in one transaction. Therefore all
-collectors are asked first whether they would make the change, and if one would not, none is told to
-make it. Where a collector fails after that, a renaming is taken back. A removal cannot be taken
-back: it stops, the error says which collectors have removed their part, and the same command given
-again removes the rest.
+No collector knows of the others, so the parts cannot be changed in one transaction. Therefore all
+collectors are asked first whether they would make the change, and if one of them would not, none is
+told to make it. Where a collector fails after that, a renaming is taken back. A removal cannot be
+taken back: it stops, the error says which collectors have removed their part, and the same command
+given again removes the rest.
 """
 
 from __future__ import annotations

@@ -210,8 +210,8 @@ class RunReader:
     def is_live(self, rank: int) -> bool | None:
         """Return whether a process is writing this rank now; None if that cannot be known here.
 
-        It can be known only for a run in a local directory; of another run only its collector
-        knows. A rank that is open and not live was left behind by a process that died.
+        For a run in a local directory the rank's lock file tells it; for another run only the run's
+        collector knows. A rank that is open and not live was left behind by a process that died.
         """
         parts = {0, *(part for known, part in self._parts if known == rank)}
         locks = [_lock(self.location, self.name, rank, part) for part in parts]

@@ -214,10 +214,10 @@ def _series(part: ShownRows) -> ZarrNode:
 
 
 def _layouts(reader: RankReader, rows: Array) -> dict[tuple[str, tuple[int, ...]], Array]:
-    """Group these rows by dtype and shape.
+    """Return which of `rows` have which dtype and shape.
 
-    Return a dict from (dtype, shape), in order of appearance, to the indices into `rows` of the
-    rows with that dtype and shape.
+    The dict's keys are (dtype, shape), in order of appearance. A value is the indices, in `rows`,
+    of the rows with that dtype and shape.
     """
     shapes, codes = reader.shape_codes(rows)
     pairs = list(zip(reader.dtypes(rows), codes.tolist(), strict=True))

@@ -79,9 +79,9 @@ class RankDigests:
     stretches: Mapping[int, bytes]
 
     def of_width(self, width: int) -> RankDigests:
-        """Return coarser digests, each of at least `width` steps.
+        """Return digests that each cover at least `width` steps, made of the present digests.
 
-        width: a power of two. `self` is returned if its digests are as coarse already.
+        width: a power of two. `self` is returned if its digests cover as many steps already.
         """
         digests = self
         while digests.width < width:
@@ -134,7 +134,8 @@ def read_digests(document: Any) -> RankDigests:
 def digests_of(reader: RankRecords) -> RankDigests:
     """Compute the digests of a rank: hashes of its visible records, one for each range of steps.
 
-    Raises DamagedError where its log of operations is damaged.
+    Of records that a resumed run recorded again, only the later ones are visible. Raises
+    DamagedError where the rank's log of operations is damaged.
     """
     rows = visible_rows(reader)
     digests = RankDigests(

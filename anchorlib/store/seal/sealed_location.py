@@ -46,7 +46,7 @@ class SealedRank(RowLocation):
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
 
-        A chunk file that the rank had before it was sealed is rebuilt from its rows.
+        A chunk file that the rank had before it was sealed is rebuilt from the sealed arrays.
         """
         folder, _, name = key.rpartition("/")
         source, array = self.rows_of(folder), self._serving.get(folder)

@@ -65,7 +65,7 @@ class SortedForm:
 
     @property
     def ends(self) -> Array:
-        """An array: for each record the offset behind its last element in the sealed array."""
+        """For each record, the index behind its last element in the flat sealed array."""
         if self.entry.shape is None:
             ends: Array = np.cumsum(self.sizes)
             return ends

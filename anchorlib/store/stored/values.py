@@ -110,13 +110,13 @@ class StoredForm:
         return self._offsets.pick(rows)
 
     def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
-        """Return the different shapes of these records; rows: their rows in the form's arrays."""
+        """Return the different shapes of the records in these rows of the form's arrays."""
         if self.entry.shape is not None:
             return {self.entry.shape}
         return set(_trimmed(self.shapes(rows)))
 
     def shape_list(self, rows: Array) -> list[tuple[int, ...]]:
-        """Return the shape of each of these records; rows: their rows in the form's arrays."""
+        """Return the shape of the record in each of these rows of the form's arrays."""
         if self.entry.shape is not None:
             return [self.entry.shape] * len(rows)
         return _trimmed(self.shapes(rows))

@@ -1,4 +1,4 @@
-"""Writes the table of one rank: one row a record, one file for each column and 65,536 rows.
+"""Writes the table of one rank: a row for each record, a file for each 65,536 rows of a column.
 
 `append` writes each column of a block with one call; `commit` writes `seq`, after which the rows
 exist. Rows that were appended and not committed are overwritten by the next block.

@@ -207,7 +207,7 @@ class Writer:
     def first(self) -> int:
         """The number of this attempt's first record in this store, as its sender counts records.
 
-        It is above 0 where another collector has the records before.
+        The number is above 0 where another collector has the attempt's earlier records.
         """
         return self._first
 
@@ -415,8 +415,8 @@ class Writer:
     def _stands(self) -> bool:
         """Return whether the rank's directory is still there, so that the catalogue can be written.
 
-        The first call that finds it gone raises StoreError. Later calls return False, so that gaps,
-        lineage and header entries are dropped without a further error.
+        The first call that finds the directory gone raises StoreError. Later calls return False, so
+        that gaps, lineage and header entries are dropped without a further error.
         """
         self._check_open()
         if self._directory_watch.is_known_gone():

@@ -120,8 +120,8 @@ class PushStream:
     def _watch(self) -> None:
         """End the stream if a due reply does not come although the connection is up.
 
-        This runs on a thread of its own. A flipped bit in an HTTP/2 frame can make either end wait
-        for ever.
+        This method runs on a thread of its own until `cancel` is called. It is needed because a
+        flipped bit in an HTTP/2 frame can make either end wait for ever.
         """
         self._heard = time.monotonic()
         while not self._gone.wait(self._patience / 8):
