@@ -24,7 +24,9 @@ __all__ = ["as_storage", "log2_histogram"]
 
 
 def log2_histogram(array: Any, dtype: str | None = None) -> Log2Histogram:
-    """Count, exactly, how many elements lie in each power of two, from their exponent bits.
+    """Return the log2 histogram: how many elements lie between each power of two and the next.
+
+    The counts are exact, as they are taken from the bits of the elements' exponents.
 
     array: a torch tensor (any device, bfloat16 and fp8 too), a numpy or ml_dtypes array, nested
         lists, a number: whatever numpy makes an array of.
@@ -45,7 +47,8 @@ def as_storage(array: Any, dtype: str | None = None) -> tuple[np.ndarray[Any, An
 
     The returned array need not be contiguous, and shares memory with `array` where it can. `array`
     may be whatever `log2_histogram` accepts; `dtype` is torch's name of the element type, if
-    `array` is raw storage itself. Raises UnknownDTypeError, UnsupportedError.
+    `array` is raw storage itself. Raises UnknownDTypeError and UnsupportedError where
+    `log2_histogram` does.
     """
     raw, name = _of_tensor(array) if _is_tensor(array) else _of_array(np.asarray(_plain(array)))
     if dtype is None:

@@ -93,8 +93,8 @@ def _small(
     """Yield (dtype, indices of its small arrays, their sizes) for each dtype; the sizes ascend.
 
     Small arrays have 1 to SMALL elements. Only dtypes that are scanned as float32 are yielded, and
-    of these only dtypes with more than FEW small arrays; other arrays are summarised singly. The
-    yielded sizes are numbers of elements, in which a complex element counts as two.
+    of these only dtypes with more than FEW small arrays; all other arrays are left to the caller.
+    The yielded indices and sizes are two arrays; a complex element counts as two in the sizes.
     layout, layouts: as in `figures_of`. kinds: the dtype of each of `layouts`.
     """
     for name in dict.fromkeys(name for name, _ in layouts):
@@ -154,8 +154,8 @@ class _Made:
         """Fill the rows `places` with the summaries of arrays of at most BLOCK elements together.
 
         values, sizes, kind: raw storage, number of elements, and dtype of these arrays.
-        Returns the rows of arrays with a NaN, an infinity or a subnormal float32: they are filled
-        wrongly, and have to be summarised singly.
+        Returns the rows of arrays with a NaN, an infinity or a subnormal float32: these rows are
+        filled wrongly, and the caller has to summarise their arrays singly.
         """
         flat, real = parts(np.frombuffer(b"".join(values), kind.storage), kind)
         pieces = (SCANS.pieces or _pieces)(
@@ -176,7 +176,7 @@ class _Made:
         """Add the histograms of the arrays in the rows `places`.
 
         Arrays with a NaN, an infinity or a subnormal float32 (`pieces.odd`) are left out, so that
-        exponent field 0 counts zeros alone.
+        exponent field 0 counts zeros alone: their rows of `pieces.counts` are set to 0 in place.
         """
         if pieces.odd.any():
             pieces.counts[pieces.odd] = 0
@@ -211,9 +211,9 @@ class _Made:
 
 
 def _pieces(values: Array, bounds: Array) -> Pieces:
-    """Compute the figures of many small float32 arrays with numpy.
+    """Return the figures of many small float32 arrays, computed with numpy.
 
-    `SCANS.pieces` is a compiled function that gives the same bits.
+    `SCANS.pieces` is a compiled function that returns the same figures, bit for bit.
     values: the elements of all arrays, end to end. bounds: where each array begins, and then where
     the last array ends.
     """

@@ -89,8 +89,8 @@ class Scan:
     def both(self, flat: Array, kind: DType) -> tuple[FloatTally, Moments] | None:
         """Return the exponent counts and the moments of the elements `flat` of type `kind`.
 
-        Returns None if squares of elements would leave float64's range: only FloatMoments can
-        scale them.
+        The moments are (min, max, sum, l2). Returns None if squares of elements would leave
+        float64's range: only FloatMoments can scale them.
         """
         self._add(flat, kind, SAFE)
         low, high, unsafe = self._room.ends.tolist()
@@ -126,9 +126,10 @@ class Scan:
 class Pieces(NamedTuple):
     """The figures of many small float32 arrays; each field has one entry (or row) per array.
 
-    counts: [array][exponent field]: how many elements have that exponent field.
+    counts: a row for each array: how many of its elements have each exponent field.
     odd: whether the array has a NaN, an infinity or a subnormal; its other figures are wrong then.
-    low, high: the extremes, as int32 numbers that are ordered as the values are.
+    low, high: the smallest and the largest element, as int32 numbers that are ordered as the values
+    are.
     sums, squares: the sums of the values and of their squares.
     """
 
@@ -177,9 +178,9 @@ class Scans:
     def get(self, layout: BitLayout, flat: Array) -> Scan | None:
         """Return the compiled scan to use for the array `flat`; None to use numpy.
 
-        It is None if no scan is linked yet, if numpy is faster, or if `flat` is not aligned in
-        memory. The call notes how many bytes are summarised, and after WORTH bytes has the scans
-        compiled.
+        The result is None if no scan is linked yet, if numpy is faster, or if `flat` is not aligned
+        in memory. The call notes how many bytes are summarised. After WORTH bytes it starts the
+        process that compiles the scans, and later calls link what that process made; no call waits.
         """
         if self._ready:
             name = "double" if layout is DOUBLE else "single"

@@ -1,8 +1,8 @@
 """Sums of floats without rounding, so that it does not matter in which order numbers are added.
 
 A float is a whole number times a power of two. Cut into limbs (digits) of 32 bits, floats are added
-as whole numbers are: two machines that add up different parts of the same numbers come to the same
-sum. It is rounded once, when it is asked for. Many sums are held together; each is called a cell.
+as whole numbers are: however the numbers are divided among machines, the sum of all parts is the
+same. A sum is rounded once, when it is asked for. Many sums are held together; each is a cell.
 
     key = cell * LIMBS + limb      counts: whole numbers, each times 2^(32 * limb - _SHIFT)
 """
@@ -36,7 +36,8 @@ class ExactSums:
     """Several exact sums of floats; a cell is the number of one of the sums.
 
     keys: cell * LIMBS + limb, ascending. counts: for each key the whole number in that limb (a
-    digit of 32 bits, before carries), never zero.
+    digit of 32 bits, before carries), never zero. The last three limbs of a cell hold no digits:
+    they count the infinities, negative infinities and NaNs that were added.
     """
 
     keys: Array
@@ -78,7 +79,7 @@ class ExactSums:
 
     @classmethod
     def pooled(cls, parts: list[ExactSums]) -> ExactSums:
-        """Return several `ExactSums` added up: sums of the same number are added to each other."""
+        """Return several `ExactSums` added up: sums with equal numbers are added to each other."""
         none = np.empty(0, np.int64)
         return cls._added([(none, none), *((one.keys, one.counts) for one in parts)])
 
@@ -99,7 +100,8 @@ class ExactSums:
     def _numbers(self, not_finite: Array) -> list[tuple[int, int]]:
         """Return (number of the sum, its value times 2^_SHIFT) for each finite sum.
 
-        Sums that are infinite or NaN are written into the array `not_finite` instead.
+        A sum that is infinite or NaN is written into the array `not_finite` instead, at the index
+        that is the number of the sum.
         """
         numbers: dict[int, int] = {}
         odd: dict[int, set[int]] = {}

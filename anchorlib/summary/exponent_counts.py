@@ -57,8 +57,9 @@ class FloatTally:
     ) -> FloatTally:
         """Make a tally of counters that other code has counted.
 
-        signed_fields: how many elements have each sign and exponent field. low: how many subnormals
-        have each top bit; None if there are none. inf: how many elements are infinite.
+        signed_fields: how many elements have each sign and exponent field. low: how many
+        subnormals have each top bit of the mantissa; None if there are none. inf: how many elements
+        are infinite.
         """
         tally = cls(layout)
         tally._signed_fields, tally._low, tally._inf = signed_fields, low, inf

@@ -21,8 +21,8 @@ class Log2Histogram:
     subnormal: how many of the binned elements are subnormal in their own dtype.
 
     Two histograms can be added: the result is the histogram of both arrays together.
-    `Log2Histogram()` is that of no array. A complex element counts as two: its real and its
-    imaginary part.
+    `Log2Histogram()` has no elements. A complex element counts as two: its real and its imaginary
+    part.
     """
 
     bins: Mapping[int, int] = field(default_factory=dict, hash=False)
@@ -80,7 +80,10 @@ class Log2Histogram:
         return Log2Histogram.pooled((self, other))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the histogram as a dict for JSON; the exponents become strings."""
+        """Return the histogram as a dict for JSON: the fields, `count`, `numel`, by their names.
+
+        The exponents, which are the keys of `bins`, become strings.
+        """
         return {
             "numel": self.numel,
             "count": self.count,

@@ -97,8 +97,8 @@ class Bits(NamedTuple):
 
     floating, unsigned, signed: numpy's types of that width. mantissa: bits of the mantissa.
     fields: how many values the exponent field has. bias: the exponent field of 1.0.
-    magnitude: all bits but the sign. infinity: the bits of +inf. normal: those of the smallest
-    normal. largest, smallest: the ends of the signed type.
+    magnitude: a mask of all bits but the sign. infinity: the bits of +inf. normal: the bits of the
+    smallest positive normal number. largest, smallest: the ends of the signed type.
     """
 
     floating: Any

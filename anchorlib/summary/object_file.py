@@ -46,8 +46,9 @@ class Compiling:
     def code(self, *, wait: bool) -> bytes | None:
         """Return the object file; None while the process is still compiling.
 
-        wait: whether to wait until the process has ended. Raises ChildProcessError on failure. Must
-        not be called again after it has returned a file or raised.
+        wait: whether to wait until the process has ended. Raises ChildProcessError where that
+        process failed, and in a process forked from the one that made this object. Once a call has
+        returned a file or raised, there must be no further call.
         """
         if self._owner != os.getpid():
             raise ChildProcessError("it was begun by the process that this one was forked from")

@@ -27,7 +27,10 @@ _DOWN: Final = np.uint64(32 + SINGLE.mantissa - _BITS)
 
 
 def counts_of_pairs(patterns: Array) -> Array:
-    """Count how many of up to `CHUNK` float32 bit patterns have each of the 256 exponent fields."""
+    """Return how many of these float32 bit patterns have each exponent field, as an array of 256.
+
+    patterns: at most `CHUNK` of them.
+    """
     pairs = patterns.size // 2
     index = SCRATCH.pairs[:pairs]
     other = SCRATCH.double.view(np.uint64)

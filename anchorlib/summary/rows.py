@@ -30,7 +30,7 @@ class ArraySummary:
     digest: xxh3-128 of the raw bytes in C order, 16 bytes (users see `.hex()` of it).
     min, max, sum, l2: over finite elements, in float64; nan where there are none. Those of a
         complex array, and its histogram, are over its real and imaginary parts.
-    histogram: exponents and counts.
+    histogram: how many elements lie in each power of two, are zero, nan, infinite or subnormal.
 
     Two summaries are equal when their bits are: nan equals nan, and 0.0 is not -0.0.
     """

@@ -31,8 +31,8 @@ LARGEST, SMALLEST = 1023, -1022  # exponents of the powers of two that are norma
 class ScaleRange:
     """The loss scales 2**low … 2**high that suit a tensor before a cast to a narrower float.
 
-    None of them lets a finite element overflow, and each makes the same elements zero. Infinite
-    elements stay infinite.
+    None of these scales lets a finite element overflow, and all of them make the same elements
+    zero. Infinite elements stay infinite.
 
     underflow: the share of elements that become zero, among those that are neither zero nor nan.
     """

@@ -64,7 +64,7 @@ _TARGETS = [
 class Shares:
     """How many elements of an array a cast to a narrower float would spoil, and in which way.
 
-    Two of them can be added: the result counts the elements of both arrays together.
+    Two Shares can be added: the result counts the elements of both arrays together.
 
     count: how many elements are neither zero nor nan.
     underflowing, subnormals, overflowing: how many of these would become zero, subnormal, or too
@@ -136,9 +136,11 @@ class _Limit(NamedTuple):
 
 @lru_cache(maxsize=64)  # all records of a run are asked for the same target and scale
 def _limits(target: str, scale: float) -> tuple[_Limit, _Limit, _Limit]:
-    """Return three limits of |x|: below the first, x times `scale` becomes zero in `target`.
+    """Return three limits of |x| that say what a cast to `target` makes of x times `scale`.
 
-    Below the second it becomes zero or subnormal, and below the third it does not overflow.
+    Below the first limit the product becomes zero, below the second it becomes zero or subnormal,
+    and below the third it does not overflow. Raises OptionError for an unknown target, or a scale
+    that is not finite and positive.
     """
     name = FORMATS.get(target, target)
     if name not in _TARGETS:

@@ -71,7 +71,10 @@ _number_of: Any = private(
 
 
 def sequence_number(node: Any) -> int:
-    """Return an autograd node's number in its thread's count of nodes; -1 if unknown."""
+    """Return the number that autograd gave a node; -1 if unknown.
+
+    Each thread numbers the nodes that it makes, in ascending order.
+    """
     # Looked up on the type: a user may set any attribute on a custom Function's node.
     return -1 if _number_of is None else int(type(node)._sequence_nr(node))
 
@@ -96,7 +99,7 @@ def _keeping_stash() -> Any:
     """Return torch's function that passes an object on to the threads in which backwards run.
 
     Return None where that function does not keep the object alive: in torch 2.6 it takes no
-    reference to the object, and later releases one.
+    reference to the object, and yet releases one afterwards.
     """
     stash, thing = torch._C._stash_obj_in_tls, object()
     before = sys.getrefcount(thing)
@@ -193,8 +196,9 @@ RAW_SAVED: Final = "_raw_saved_"
 def saved_getters(node: Any) -> dict[str, Any]:
     """Return the getters of the arguments that a node saved for backward, by name (`_saved_eps`).
 
-    They are taken from the dict of the node's type: a custom Function's node may have any attribute
-    with a name like this.
+    A getter is a descriptor: its `__get__(node)` returns the argument. The getters are taken from
+    the dict of the node's type, as a custom Function's node may have any attribute with such a
+    name.
     """
     return {
         name: getter
@@ -223,9 +227,9 @@ _FORWARD: Final = "_forward_cls"
 
 
 def compiled_outputs(node: Any) -> int | None:
-    """Return how many outputs of the compiled code that made `node` have gradients.
+    """Return how many outputs of the compiled code that made `node` require gradients.
 
-    Returns 0 if `node` is of a user's Function that only has the same name as torch's, and None if
+    Returns 0 if `node` is of a Function that is not torch's, and only has the same name; None if
     the number is unknown. Warns, once, if torch has moved the name by which the number is found.
     """
     forward: Any = getattr(type(node), _FORWARD, None)

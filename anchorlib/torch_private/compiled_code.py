@@ -40,9 +40,9 @@ _region = later(
 
 
 def _loaded(door: Door) -> Any:
-    """Return the object behind a private name of torch if its module is loaded, else None.
+    """Return the object behind a private name of torch; None if its module is not loaded.
 
-    Warns, and returns None, where torch has moved the name.
+    Warns, once in a process, and returns None where torch has moved the name.
     """
     module, _, name = door.name.rpartition(".")
     holder = sys.modules.get(module)
@@ -55,7 +55,10 @@ def _loaded(door: Door) -> Any:
 
 
 def hide_compiled_autograd() -> bool:
-    """Let dynamo trace as if compiled autograd were off; return whether it was on."""
+    """Let dynamo trace as if compiled autograd were off; return whether compiled autograd was on.
+
+    If it was not, nothing is changed.
+    """
     if not _loaded(_enabled):
         return False
     state: Any = sys.modules[_AUTOGRAD]
@@ -64,7 +67,7 @@ def hide_compiled_autograd() -> bool:
 
 
 def show_compiled_autograd() -> None:
-    """Undo `hide_compiled_autograd`, to be called where that has returned True."""
+    """Undo `hide_compiled_autograd`; to be called only after a call of it that returned True."""
     state: Any = sys.modules[_AUTOGRAD]
     state.compiled_autograd_enabled = True
 
@@ -111,9 +114,10 @@ _precise = later(
 
 
 def forget_compiled() -> bool:
-    """Make dynamo compile all code anew, if it has compiled any; return whether it had.
+    """Make dynamo forget what it has compiled, so that all code is compiled anew when it runs.
 
-    True also where this torch does not tell whether code was compiled.
+    Returns whether dynamo had compiled any code; also True where this torch does not tell. Where it
+    had compiled none, nothing is done.
     """
     dynamo: Any = sys.modules.get("torch._dynamo")
     if dynamo is None:
@@ -128,7 +132,8 @@ def forget_compiled() -> bool:
 def compile_hooks_of(model: object) -> Callable[[], None] | None:
     """Let a model that `torch.compile` returned also compile the hooks on the model itself.
 
-    Returns a function that undoes this; None where `model` is no such model, or torch moved a name.
+    Returns a function that undoes this. Does nothing and returns None where `model` is no such
+    model, or torch has moved a name that is needed for this.
     """
     dynamo: Any = sys.modules.get("torch._dynamo")
     if dynamo is None or type(model) is not getattr(dynamo, "OptimizedModule", None):
@@ -155,9 +160,9 @@ def count_compiled() -> int:
 
 
 def emulates_precision() -> bool | None:
-    """Return whether Inductor is set to round as eager code does; None where that is unknown.
+    """Return whether Inductor is set to round as eager code does.
 
-    It is unknown where Inductor is not loaded, or torch has moved the setting.
+    Returns None where Inductor is not loaded, or torch has moved the setting.
     """
     setting = _loaded(_precise)
     return None if setting is None else bool(setting)

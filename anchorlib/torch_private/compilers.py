@@ -1,7 +1,7 @@
 """Private names by which compilers' graphs are read during compilation, and their runs observed.
 
-`capture.tracing.graph_reader` never imports the modules of torch that have these names: it waits
-until other code does.
+`capture.tracing.graph_reader`, which uses these names, never imports the modules of torch that have
+them: it waits until other code has imported them.
 """
 
 from __future__ import annotations

@@ -93,7 +93,11 @@ _unwrapped: Any = private(
 
 
 def inside_functorch(x: torch.Tensor) -> torch.Tensor:
-    """Return the tensor inside all wrappers that vmap and grad put around `x`, or `x` itself."""
+    """Return the tensor inside all wrappers that vmap and grad put around `x`.
+
+    Returns `x` itself if it has no wrapper. Raises MovedError where this torch lacks the function
+    that takes a wrapper off.
+    """
     while is_wrapped(x):
         x = _unwrapped(x)
     return x

@@ -7,12 +7,12 @@
         instead=lambda: -1,
     )
 
-`private` looks the name up at once, in modules that `import torch` has loaded anyway. It returns
-`instead` where the name is gone, or now names an object of another kind (a number where a function
-was): the argument `kind` tells whether an object is of the kind that our code uses. `later` looks
-nothing up: its name belongs to a compiler, which only a training that compiles imports. Code that
-uses a name given to `later` checks itself whether it is there, and of the right kind
-(`Door.fitting`).
+`private` looks the name up at once, in modules that `import torch` has loaded anyway. `private`
+returns `instead` where the name is gone, or now names an object of another kind (a number where a
+function was): the argument `kind` tells whether an object is of the kind that our code uses.
+`later` looks nothing up: its name belongs to a compiler, which only a training that compiles
+imports. The code that uses such a name has to check itself whether torch has an object of that
+name, and of the right kind (`Door.fitting`).
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class AffectedPrograms(Enum):
 class MovedError(AnchorError, RuntimeError):
     """Raised where a tensor cannot be observed because torch has moved a private name.
 
-    It is no UnsupportedError, because `anchor` would raise that into the program. This one is
-    counted as a skipped observation, and training goes on.
+    `anchor` counts a MovedError as a skipped observation, and training goes on. It is therefore no
+    UnsupportedError, which `anchor` raises into the program.
     """
 
 
@@ -73,7 +73,10 @@ def is_a(*types: type) -> Callable[[Any], bool]:
 
 
 def is_attribute(thing: object) -> bool:
-    """Return whether `thing`, found in a class, is an attribute or method of its instances."""
+    """Return whether `thing`, found in a class, is an attribute or method of the class's instances.
+
+    That is, whether it is a descriptor.
+    """
     return hasattr(type(thing), "__get__")
 
 
@@ -85,11 +88,11 @@ _others: dict[str, str] = {}
 class Door:
     """A private name of torch.
 
-    purpose: what the name is used for. loss: what is lost without it. since: the oldest version of
-    torch, from 2.6 on, that has the name. reach: which programs lose it. at_once: whether the name
-    is looked up when this package is imported. probe: returns the object of that name; where there
-    is none, raises anything or returns None. kind: whether an object is of the kind that our code
-    uses.
+    purpose: what the name is used for. loss: what is lost where torch has moved the name. since:
+    the oldest version of torch, from 2.6 on, that has the name. reach: the programs that lose it.
+    at_once: whether the name is looked up when this package is imported. probe: a function that
+    returns the object of this name; where there is none, it raises anything or returns None. kind:
+    a function that tells whether an object is of the kind that our code uses.
     """
 
     name: str
@@ -107,7 +110,10 @@ class Door:
         return self.look() is not None
 
     def look(self) -> Any:
-        """Return the object that torch has under the name; None if none, or if of another kind."""
+        """Return the object that torch has under the name.
+
+        Returns None if torch has no such name, or if the object is not of the right kind.
+        """
         try:
             return self.fitting(self.probe())
         except Exception:  # noqa: BLE001  # whatever torch raises, the door is not there
@@ -116,7 +122,7 @@ class Door:
     def fitting(self, thing: Any) -> Any:
         """Return `thing`, found in torch under this name, if it is of the right kind, else None.
 
-        The type of a `thing` of another kind is kept for the warning `said`.
+        If `thing` is of another kind, its type is kept, so that the warning `said` can name it.
         """
         if thing is None or self.kind(thing):
             return thing
@@ -153,10 +159,12 @@ def private(  # noqa: PLR0913  # the fields of a door
 ) -> Any:
     """Look up a private name of torch now; return its object, or `instead` where it is gone.
 
-    A name that is gone is warned of later, by `tell_moved`. since: the oldest torch that has the
-    name; an older torch causes no warning, as nothing moved. probe: returns the object where it is
-    not an attribute of a module or class. kind: whether an object is of the kind that our code
-    uses; an object of another kind counts as gone.
+    A name that is gone is warned of later, by `tell_moved`. The arguments except `instead` become
+    the fields of the name's `Door`, which is added to `DOORS`. An older torch than `since` causes
+    no warning, as nothing moved.
+    probe: a function that returns the object, where it is not found by its dotted name alone.
+    kind: a function that tells whether an object is of the kind that our code uses; an object of
+    another kind counts as gone.
     """
     find = probe or (lambda: look_up(name))
     door = DOORS[name] = Door(name, purpose, loss, since, reach, True, find, kind)
@@ -180,7 +188,7 @@ def later(  # noqa: PLR0913  # the fields of a door
 ) -> Door:
     """Add a private name of a compiler to `DOORS` without looking it up; return its `Door`.
 
-    The arguments are the fields of that `Door`.
+    The arguments become the fields of this `Door`.
     """
     find = probe or (lambda: look_up(name))
     door = DOORS[name] = Door(name, purpose, loss, since, reach, False, find, kind)
@@ -209,7 +217,8 @@ def look_up(name: str) -> Any:
 def tell_moved(reach: AffectedPrograms) -> list[str]:
     """Warn, once in a process, of each name that torch has moved and that affects these programs.
 
-    Returns the names that are gone, for the run's header.
+    Only names that `private` looked up count. Returns the names that are gone, for the run's
+    header, also when they were warned of before. reach: the programs.
     """
     moved = _moved.get(reach, [])
     for door in moved:

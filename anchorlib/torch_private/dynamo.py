@@ -73,7 +73,7 @@ def mark_disabled(function: Callable[..., Any]) -> None:
 def mark_constant(function: Callable[..., Any]) -> None:
     """Let dynamo call `function` while it traces, and use the result as a constant.
 
-    As `torch.compiler.assume_constant_result`, but without importing dynamo.
+    Does what `torch.compiler.assume_constant_result` does, but without importing dynamo.
     """
     vars(function)[_CONSTANT] = True
 

@@ -1,4 +1,4 @@
-"""Code objects of functions of torch's, by which a frame that runs one of them is recognized."""
+"""Code objects of some of torch's functions: a frame with such a code runs that function."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def frame_code(
 
     purpose, loss, reach: see `private`. given: arguments, or none. With arguments, the function
         `name` is called with them, and the code object is that of the function that it returns.
-        Where this torch has no such function, the code of one that is never called is returned.
+        Where this torch has no such function, the code of a function that is never called is
+        returned, so that no frame matches.
     """
     code: CodeType = private(
         name,

@@ -177,10 +177,11 @@ _before_forward: Any = private(
 
 
 def forward_hook_dicts(module: nn.Module) -> tuple[Any, Any, Any] | None:
-    """Return a module's dicts of hooks after its forward; None where this torch lacks them.
+    """Return the module's own dicts of the hooks that run after its forward.
 
     The first dict holds the hooks by key. The second has the keys of the hooks that take keyword
-    arguments, the third the keys of the hooks that run even if the forward raises.
+    arguments, the third the keys of the hooks that run even if the forward raises. Returns None
+    where this torch lacks one of these dicts.
     """
     if _after_forward is None:
         return None
@@ -192,10 +193,10 @@ def forward_hook_dicts(module: nn.Module) -> tuple[Any, Any, Any] | None:
 
 
 def forward_pre_hook_dicts(module: nn.Module) -> tuple[Any, Any] | None:
-    """Return a module's dicts of hooks before its forward; None where this torch lacks them.
+    """Return the module's own dicts of the hooks that run before its forward.
 
     The first dict holds the hooks by key, the second has the keys of the hooks that take keyword
-    arguments.
+    arguments. Returns None where this torch lacks one of these dicts.
     """
     if _before_forward is None:
         return None

@@ -30,9 +30,10 @@ _before_steps: Any = private(
 
 
 def global_step_hooks(*, before: bool) -> Any:
-    """Return the dict of hooks that run before, or after, each step of any optimizer.
+    """Return torch's own dict, by key, of the hooks that run with each step of any optimizer.
 
-    None where this torch lacks it.
+    before: True for the hooks that run before a step, False for those that run after it. Returns
+    None where this torch lacks the dict.
     """
     return _before_steps if before else _after_steps
 

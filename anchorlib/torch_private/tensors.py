@@ -63,7 +63,7 @@ _QUICK: Final = hooks_are_known and _node_takes is not None
 
 
 def hooks_of(x: torch.Tensor) -> dict[Any, Any]:
-    """Return the hooks of a tensor, by key; empty where this torch lacks them."""
+    """Return the hooks of a tensor, by key; empty if it has none, or if this torch hides them."""
     return (x._backward_hooks or {}) if hooks_are_known else {}
 
 
@@ -77,8 +77,8 @@ def hooks_of_new(x: torch.Tensor) -> dict[Any, Any]:
 def register_hook(x: torch.Tensor, node: Any, hook: Callable[[torch.Tensor], Any]) -> None:
     """Let `hook` be called with the gradient of `x`, as long as the graph lives.
 
-    Does what `Tensor.register_hook` does, in the same order, without making a handle (with its weak
-    reference), which costs more than the rest. The hook is added to the tensor's dict of hooks, of
+    Does what `Tensor.register_hook` does, in the same order, but makes no handle for removing the
+    hook, which would cost more than the rest. The hook is added to the tensor's dict of hooks, of
     which torch calls the values; the keys need only differ.
     node: the autograd node that made `x`.
     """
@@ -105,10 +105,10 @@ _version: Any = private(
 
 
 def version(x: torch.Tensor) -> int:
-    """Return how often the memory of `x` was written.
+    """Return how often the memory of `x` was written in place.
 
     An inference tensor has no count: 0 is returned. Where this torch lacks the count, each call
-    returns a new number, as if `x` had been written.
+    returns a new number, as if `x` had been written since the last call.
     """
     if _version is None:
         return next(_changes)
@@ -168,11 +168,11 @@ _storage_address: Any = private(
 
 
 def data_address(x: torch.Tensor) -> int:
-    """Return the address of the first value of `x`; a lazy clone's memory is not copied to get it.
+    """Return the address of the first value of `x`, without copying the memory of a lazy clone.
 
-    `Tensor.data_ptr` gives the same address, but first copies the memory of a lazy clone. Returns 0
-    for a tensor that has no memory, and where this torch lacks the function. Raises RuntimeError
-    for a tensor without a storage.
+    For other tensors `Tensor.data_ptr` gives the same address; of a lazy clone it first makes a
+    real copy. Returns 0 for a tensor that has no memory, and where this torch lacks the function
+    that is used here. Raises RuntimeError for a tensor without a storage.
     """
     address: int = _storage_address(x)  # of the storage, so that views have that of their base
     offset: Any = x.storage_offset()  # mostly 0; a traced step asks for thousands of addresses

@@ -25,10 +25,11 @@ class ArchiveState:
         directory or URL. It is "" for a collector that has archived runs and archives none now. It
         is "" also in the state that lists, in `failing`, the runs of a directory whose notes on
         their archive are damaged.
-    archived: how many runs are archived. alone: the archived runs whose files the store no longer
-        has. bytes: how many were sent since the collector started; None for a directory.
-    waiting: closed runs that are not archived yet; None for a directory. failing: the reason for
-        each run that could not be archived, by the run's name.
+    archived: how many runs are archived. alone: the names of the archived runs whose files the
+        store no longer has. bytes: how many bytes were sent to the archive since the collector
+        started; None for a directory.
+    waiting: the names of closed runs that are not archived yet; None for a directory. failing: the
+        reason for each run that could not be archived, by the run's name.
     problem: why no run can be archived now; "" where there is no problem.
     """
 
@@ -58,8 +59,9 @@ class ArchiveState:
 def archives_in(store: Path) -> list[ArchiveState]:
     """Return the state of each archive that runs of a directory went to.
 
-    It is read from the notes that `anchor archive` leaves in the directory, one for each archived
-    run. A run whose note is damaged is in `failing` of a state without a `place`.
+    The states are read from the notes that `anchor archive` leaves in the directory, one for each
+    archived run; the archives are not asked. A run whose note is damaged is in `failing` of a state
+    of its own, the first, which has no `place`.
     """
     notes, damaged = [], {}
     for run in noted_runs(store):
@@ -79,9 +81,11 @@ def archives_in(store: Path) -> list[ArchiveState]:
 
 
 def archives_at(client: KeeperClient) -> list[ArchiveState]:
-    """Ask a collector for the state of its archive; [] if it archives nothing and never has.
+    """Return the state of a collector's archive, as the collector tells it, in a list.
 
-    The state counts only runs that the client may read. Raises CollectorError.
+    The list is empty if the collector archives no runs and has none in an archive. The state counts
+    only runs that the client may read. Raises CollectorError where the collector refuses or cannot
+    be reached.
     """
     answer = client.archive()
     if answer is None:
@@ -103,6 +107,7 @@ def archives_at(client: KeeperClient) -> list[ArchiveState]:
 def alone_in(archives: Iterable[ArchiveState]) -> dict[str, str]:
     """Return the archive of each run whose files the store no longer has, by the run's name.
 
-    It is the archive's address, or "its archive" where the address is not known.
+    An archive is given by its address, or as "its archive" where the address is not known.
+    archives: the states of the store's archives.
     """
     return {run: one.place or "its archive" for one in archives for run in one.alone}

@@ -31,7 +31,7 @@ class RetentionLimits:
     before_ns: runs that were last written before this time (ns since the epoch) are removed.
     keep_last: this many of the newest closed runs stay, whatever the other limits say. If it is the
         only limit, all other closed runs are removed.
-    max_bytes: the oldest closed runs are removed until the others take no more than this.
+    max_bytes: the oldest closed runs are removed until all remaining runs together take no more.
     """
 
     before_ns: int | None = None
@@ -42,9 +42,10 @@ class RetentionLimits:
 def chosen(runs: Iterable[RunFacts], limits: RetentionLimits) -> list[RunFacts]:
     """Return the runs that the limits remove, the oldest first.
 
-    A run that a living process writes is neither removed nor counted. Neither is a symbolic link: a
-    second name of the newest run would count as one of the runs to keep. A run that was never
-    closed (its trainer died, or cannot reach its collector just now) is removed by its age alone.
+    A run that a living process writes is neither removed nor counted. A symbolic link to a run is
+    not either, as a second name of the newest run would count as one of the runs to keep. A run
+    that was never closed (its trainer died, or cannot reach its collector just now) is removed only
+    because of its age (`before_ns`).
     """
     own = [run for run in runs if run.bytes and not run.written]
     idle = sorted(own, key=lambda run: run.written_ns)
@@ -69,7 +70,9 @@ def _fitting(
     """Return the runs to remove so that the remaining runs take at most `most` bytes.
 
     These are the runs of `going`, and as many closed runs of `free` as necessary, the oldest first;
-    the result is sorted by age. Where removing all of these is not enough, they are all returned.
+    the result is sorted by age. Where removing all closed runs of `free` is not enough, all of them
+    are returned.
+
     idle: all runs that count. free: the runs of `idle` that `keep_last` does not keep. Both are
         sorted by age, oldest first. going: the runs of `free` that are removed in any case.
     """

@@ -32,9 +32,10 @@ class Writing:
         the machine of the collector.
     since_ns: when the process began to write the rank, or to send to the collector, in nanoseconds
         since the epoch.
-    records_per_second, bytes_per_second: means over the last minute; bytes of values.
-    lag: seconds from the time stamp of the last record to its commit.
-    backlog: how many records wait in the process that writes.
+    records_per_second, bytes_per_second: means over the last minute, of the records committed and
+        the bytes of their values.
+    lag: how many seconds after its time stamp the last record was committed.
+    backlog: how many records wait in the writing process, not yet committed.
     last_seen_ns: when the collector last heard of the writer; in a directory, the time stamp of the
         last record; nanoseconds since the epoch.
     """
@@ -59,9 +60,9 @@ def writings_in(store: Path) -> list[Writing]:
 
 
 def writings_at(client: KeeperClient) -> list[Writing]:
-    """Ask a collector which ranks are being written, of the runs that the client may read.
+    """Return the ranks that are being written to a collector, of the runs that the client may read.
 
-    Raises CollectorError.
+    Raises CollectorError where the collector refuses or cannot be reached.
     """
     return [_writing(one) for one in client.status()]
 

@@ -1,7 +1,7 @@
 """A damaged run examined row by row, and its undamaged rows copied into a new run.
 
-Examined.of(run, 0)  ─▶ which rows of rank 0 are sound, and which of them have lost their values
-salvage(store, …)    ─▶ a new run of the sound rows, which appears in the store when it is whole
+Examined.of(run, name, 0) ─▶ which rows of rank 0 are sound, and which of them lost their values
+salvage(store, …)         ─▶ a new run of the sound rows, which appears in the store once whole
 
 A row is the entry of one record in its rank's table; a row is sound if it fits its checksum and the
 name of its phase is not lost. An attempt is one recording of a rank. A rank's catalogue is the file
@@ -53,10 +53,11 @@ _UNREADABLE: Final = (StoreError, ValueError, OverflowError, MemoryError, IndexE
 class Examined:
     """The damage of one rank, after its rows were compared with checksums, its values with digests.
 
-    reader: reads what is left of the rank. sound: a mask of its rows: whether each fits its
-        checksum, and the name of its phase is not lost. kept: a mask of its rows: whether values
-        are stored and fit their digest.
-    problems: a sentence for each other damage, such as that of the catalogue.
+    reader: reads what is left of the rank. sound: for each row of the rank, whether the row fits
+        its checksum, and the name of its phase is not lost. kept: for each row, whether values are
+        stored and fit their digest.
+    problems: a sentence for each damage beside that of rows and values, such as a damaged
+        catalogue.
     """
 
     reader: RankReader
@@ -72,8 +73,8 @@ class Examined:
 
         If the run was copied while it was being written, rows at the end that were copied only in
         part are left out.
-        progress: called with the values checked so far and their total.
-        Raises StoreError where the rank cannot be read at all.
+        progress: called now and then with how many values were checked so far, and how many there
+        are. Raises StoreError where the rank cannot be read at all.
         """
         reader, location, problems, lost_phases = _opened(run, rank)
         end_copy(run, name, reader)
@@ -90,8 +91,8 @@ class Examined:
     def is_sound(self) -> bool:
         """Whether no row, value or catalogue is damaged, so that the run need not be salvaged.
 
-        Damage to zarr.json files and to labels (the step, … repeated beside values) may remain:
-        those can be made anew from the rows.
+        True also where zarr.json files or labels (the series, step, pass and call repeated beside
+        values) are damaged: these can be made anew from the rows.
         """
         stored = self.reader.kept(np.arange(len(self.sound)))
         return not self.problems and bool(self.sound.all()) and bool((self.kept == stored).all())
@@ -133,8 +134,10 @@ def salvage(store: Path, examined: Sequence[Examined], name: str) -> bool:
 
     name: the name of the new run, which appears only when it is whole. Lost rows and values are
         recorded in it as gaps.
+
     Return True; False where no rank has a readable attempt left, and then no run is made. Raises
-    RunExistsError, InvalidNameError, StoreError.
+    RunExistsError where another run has the name, InvalidNameError for a forbidden name, StoreError
+    where the disk fails.
     """
     check_run_name(name)
     left = [one for one in examined if one.reader.catalogue.attempts]
@@ -162,8 +165,8 @@ def _opened(run: Location, rank: int) -> tuple[RankReader, Location, list[str], 
 def _is_fixed(run: Location, rank: int) -> bool:
     """Return whether the rank is sealed (for an archive) or of format 1.
 
-    For neither of these can `Remnants` read around damaged files. False for a rank that cannot be
-    opened.
+    `Remnants`, which reads around damaged files, does so for neither of these. False also for a
+    rank that cannot be opened.
     """
     try:
         reader = RankReader(run, rank)
@@ -201,9 +204,9 @@ def _is_of(entry: Entry, attempt: int) -> bool:
 
 
 def _operations(one: Examined) -> tuple[list[Entry], Gap | None]:
-    """Return the entries of a rank's log of operations, and None.
+    """Return (the entries of a rank's log of operations, None), or ([], a Gap).
 
-    Where the log is damaged, return no entries, and a Gap that says so.
+    The latter where the log is damaged; the Gap says so.
     """
     try:
         return one.reader.operations(), None

@@ -1,10 +1,10 @@
 """Removing and renaming runs of which several collectors each hold a part.
 
-No collector knows of another one, so all parts cannot be changed in one transaction. Therefore all
-collectors are asked first whether they would make the change, and if one would not, none is told to
-make it. Where a collector fails after that, a renaming is taken back. A removal cannot be taken
-back: it stops, the error says which collectors have removed their part, and the same command given
-again removes the rest.
+No collector knows of the others, so the parts cannot be changed in one transaction. Therefore all
+collectors are asked first whether they would make the change, and if one of them would not, none is
+told to make it. Where a collector fails after that, a renaming is taken back. A removal cannot be
+taken back: it stops, the error says which collectors have removed their part, and the same command
+given again removes the rest.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["PartlyChangedError", "SpreadKeeper"]
 
 
 class PartlyChangedError(CollectorError):
-    """Error: some collectors have removed or renamed their part of a run, and another has not.
+    """Raised where some collectors have removed or renamed their part of a run, others not.
 
-    freed: the bytes that were freed. kind: the kind of the collector's failure, as in
-    CollectorError; "" for an error of another class.
+    freed: how many bytes of disk were freed. kind: the kind of the failure of the collector that
+    stopped the change, as in CollectorError; "" where that failure was of another class.
     """
 
     def __init__(self, message: str, freed: int = 0, kind: str = "") -> None:
@@ -65,10 +65,10 @@ class SpreadKeeper:
         return [one for keeper in self._keepers.values() for one in keeper.archives()]
 
     def alone(self) -> dict[str, str]:
-        """Return the archives of the runs of which no collector has files now, by the run's name.
+        """Return the archive of each run of which no collector has files now, by the run's name.
 
-        All parts of such a run are in archives; the archive returned is that of the first collector
-        which archived a part.
+        All parts of such a run are in archives. The archive returned is that of the first
+        collector, in the order of `keepers`, whose part is in one.
         """
         at = {place: keeper.alone() for place, keeper in self._keepers.items()}
         here = {
@@ -92,9 +92,10 @@ class SpreadKeeper:
         return sum(one.bytes for one in parts), any(one.written for one in parts)
 
     def standing(self, run: str) -> RemovalStatus:
-        """Ask each collector for the Standing of its part of a run; return that of the whole run.
+        """Return what is known of the whole run before it is removed or renamed.
 
-        Each collector is asked once. Raises RunNotFoundError where none has a part.
+        Each collector is asked once for its part; the answers are the result's `parts`. Raises
+        RunNotFoundError where no collector has a part.
         """
         parts = self._holders(run)
         return RemovalStatus(
@@ -115,9 +116,9 @@ class SpreadKeeper:
         raises OptionError.
         known: what `standing` returned for the run a moment ago; None asks the collectors.
 
-        Raises PartlyChangedError where a collector fails after others have removed their parts, or
-        may have removed its part before it failed. The collectors after it are then not asked;
-        the same call again removes the rest.
+        Raises PartlyChangedError where a collector fails, and other collectors have removed their
+        parts before, or the failing collector may have removed its own. The collectors that were
+        not asked yet keep their parts; the same call again removes the rest.
         """
         freed: dict[str, int] = {}
         parts = None if known is None else known.parts
@@ -138,8 +139,8 @@ class SpreadKeeper:
     def rename(self, run: str, name: str) -> None:
         """Rename all parts of a run; where one part cannot be renamed, all keep the old name.
 
-        Raises RunExistsError for a name in use, PartlyChangedError where a collector fails and some
-        part, renamed by then, cannot be given its old name back.
+        Raises RunExistsError where a collector has a run of the new name, PartlyChangedError where
+        a collector fails and some part, renamed by then, cannot be given its old name back.
         """
         if self._held(name):
             raise RunExistsError(
@@ -177,7 +178,7 @@ class SpreadKeeper:
     def _keeps(self, place: str, run: str) -> bool:
         """Return whether a collector that failed to change a run still has its part.
 
-        The collector is asked. False where it has none, and where it cannot be reached.
+        The collector is asked. False where it has no part, and where it cannot be reached.
         """
         try:
             self._keepers[place].measure(run)
@@ -196,10 +197,11 @@ class SpreadKeeper:
     ) -> list[str]:
         """Return the addresses of all collectors that hold a part of a run, if all may change it.
 
-        Raises RunNotFoundError, RunBusyError where a part is being written, CollectorError where a
-        collector would refuse. known: what is known of each part, by address, if the collectors
-        were asked already. alone_too: allow parts whose files are in a collector's archive alone;
-        else such a part raises OptionError.
+        Nothing is changed by this call. Raises RunNotFoundError where no collector has a part,
+        RunBusyError where a part is being written, CollectorError where a collector would refuse.
+        known: what is known of each part, by address, if the collectors were asked already; None
+        asks them. alone_too: whether the files of a part may be in a collector's archive alone;
+        otherwise such a part raises OptionError, if the collectors are asked.
         """
         holders = self._holders(run, alone_too=alone_too) if known is None else known
         if any(one.written for one in holders.values()):
@@ -238,7 +240,10 @@ class SpreadKeeper:
 
 
 def _refused(run: str, parts: Mapping[str, RemovalStatus]) -> str:
-    """Return why a collector would refuse to remove or rename its part; "" where none would."""
+    """Return why the first collector that would refuse to change its part refuses; "" if none does.
+
+    parts: what is known of each part, by the collector's address.
+    """
     for place, one in parts.items():
         if one.stays:
             return f"{place} would not change run {escape(run)!r}: {one.stays}"

@@ -147,10 +147,9 @@ def keeper_at(store: str) -> Keeper:
 
 
 def keepers_at(store: str) -> list[Keeper]:
-    """Return a keeper for each collector of a store.
+    """Return a keeper for each collector of a store, or the one keeper of a directory.
 
-    store: a directory or a collector's URL, which give one keeper, or the URLs of several
-        collectors.
+    store: a directory, a collector's URL, or the URL of several collectors.
 
     Raises what `locate_store` raises, and OptionError for an object store.
     """
@@ -203,7 +202,7 @@ def _check_here(stored_run: FoundRun) -> None:
 
 
 def read_facts(keeper: Keeper, run: str, store: str) -> RunFacts:
-    """Return what decides whether a run is removed: its size, its age, and who writes it.
+    """Return what decides whether a run is removed: size, age, and whether a process writes it.
 
     store: the store of `keeper`, as text. Raises what `find_run` and `Keeper.measure` raise, and
         DamagedError where the run is damaged.

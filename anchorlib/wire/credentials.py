@@ -67,7 +67,7 @@ class Credentials:
 
     @property
     def metadata(self) -> Metadata:
-        """The gRPC metadata that is sent with every call: the token, where there is one."""
+        """The gRPC metadata that is sent with every call: the token's header; () without token."""
         return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
 

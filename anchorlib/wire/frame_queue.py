@@ -18,7 +18,11 @@ __all__ = ["Frames", "MemoryFrames"]
 
 
 class Frames(Protocol):
-    """The interface of a queue of frames (messages with records), kept until they are delivered."""
+    """The interface of a queue of frames (messages with records), kept until they are delivered.
+
+    A frame stays in the queue when it was sent, as it may have to be sent again. `commit` and
+    `drop` take frames out.
+    """
 
     @property
     def nbytes(self) -> int:
@@ -36,7 +40,7 @@ class Frames(Protocol):
         """Add the next frame (message with records), in the order of its records."""
 
     def rewind(self) -> None:
-        """Forget which frames were sent, as a new stream begins."""
+        """Count all kept frames as not sent, because a new stream begins."""
 
     def held(self, start: int) -> Iterable[HeldRows]:
         """Return the table rows of each kept frame with records from number `start` on.
@@ -46,29 +50,29 @@ class Frames(Protocol):
         """
 
     def first(self) -> EncodedFrame | None:
-        """Return the first message with records that was not sent; None if all were sent."""
+        """Return the first frame that was not sent, and leave it there; None if all were sent."""
 
     def advance(self) -> None:
-        """Note that the frame that `first` returns was sent."""
+        """Count the frame that `first` returns as sent, so that `first` returns the next one."""
 
     def commit(self, committed: int) -> None:
-        """Forget frames whose records are all among the first `committed`: they are delivered."""
+        """Remove the delivered frames: those whose records all have numbers below `committed`."""
 
     def tidy(self) -> None:
         """Finish the slow work of `commit`, such as removing files.
 
-        It is called without the outbox's lock.
+        The caller does not hold the outbox's lock meanwhile.
         """
 
     def drop(self) -> None:
-        """Forget all frames; `end` stays as it is."""
+        """Remove all frames, sent or not; `end` stays as it is."""
 
 
 class MemoryFrames:
     """A queue of frames in this process's memory, for a writer without a spool (queue on disk).
 
-    end: the number of the first record. definitions: messages that define what the frames' rows
-        refer to, as `Encoder.definitions` collects them.
+    end: the number of the first record that will be appended. definitions: messages that define
+        what the frames' rows refer to; the list of `Encoder.definitions`, which grows.
     """
 
     damage: Sequence[Gap] = ()
@@ -87,7 +91,7 @@ class MemoryFrames:
         self.end = frame.end
 
     def rewind(self) -> None:
-        """Forget which frames were sent, as a new stream begins."""
+        """Count all kept frames as not sent, because a new stream begins."""
         self._unsent.extendleft(reversed(self._sent))
         self._sent.clear()
 
@@ -105,15 +109,15 @@ class MemoryFrames:
                     yield held
 
     def first(self) -> EncodedFrame | None:
-        """Return the first message with records that was not sent; None if all were sent."""
+        """Return the first frame that was not sent, and leave it there; None if all were sent."""
         return self._unsent[0] if self._unsent else None
 
     def advance(self) -> None:
-        """Note that the frame that `first` returns was sent."""
+        """Count the frame that `first` returns as sent, so that `first` returns the next one."""
         self._sent.append(self._unsent.popleft())
 
     def commit(self, committed: int) -> None:
-        """Forget frames whose records are all among the first `committed`: they are delivered."""
+        """Remove the delivered frames: those whose records all have numbers below `committed`."""
         for frames in (self._sent, self._unsent):
             while frames and frames[0].end <= committed:
                 self.nbytes -= frames.popleft().nbytes
@@ -122,7 +126,7 @@ class MemoryFrames:
         """Do nothing: `commit` has no slow work to do in memory."""
 
     def drop(self) -> None:
-        """Forget all frames; `end` stays as it is."""
+        """Remove all frames, sent or not; `end` stays as it is."""
         self._unsent.clear()
         self._sent.clear()
         self.nbytes = 0

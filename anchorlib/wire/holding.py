@@ -4,10 +4,10 @@
                            equal or refused ◀──Confirmed──┘
 
 A collector that has as many records as a writer sent need not have the same records: somebody may
-have restored, replaced or forged the run. An `UnconfirmedRange` is a range of records that both
-have, with the fingerprint (a hash) of the writer's. The messages Confirm and Confirmed ask for the
-fingerprint of the collector's records and answer with it. Records that are not confirmed to be
-equal are not removed.
+have restored, replaced or forged the run. An `UnconfirmedRange` is a range of records that both the
+writer and the collector have, with the fingerprint (a hash) of the writer's records. The message
+Confirm asks for the fingerprint of the collector's records, and the message Confirmed answers with
+it. Records that are not confirmed to be equal are not removed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class HeldRows(NamedTuple):
 class StoredRange(NamedTuple):
     """Records `first` … `end` - 1 of a writer, which the store has in attempt number `attempt`.
 
-    An attempt is one recording of a rank; its first record is the writer's record `first`.
+    An attempt is one recording of a rank, stored under a number. The first record of this attempt
+    is the writer's record number `first`.
     """
 
     attempt: int
@@ -71,8 +72,8 @@ class UnconfirmedRange(NamedTuple):
     """Records that writer and store both have, and that are not known to be equal yet.
 
     attempt: the number of the attempt in the store that has them.
-    first, end: they are records `first` … `end` - 1 of the attempt, counted from its start.
-    fingerprint: the hash of the writer's records, which that of the store's records must equal.
+    first, end: the range is records `first` … `end` - 1 of the attempt, counted from its start.
+    fingerprint: the hash of the writer's records, which the hash of the store's must equal.
     """
 
     attempt: int
@@ -90,8 +91,8 @@ def held_frame(message: bytes, definitions: Sequence[bytes]) -> HeldRows | None:
     """Return the table rows of the frame (a message with records) in a serialised message.
 
     definitions: messages that define what the rows refer to. Returns None for a frame with a later
-    fragment of a record, as the record's row is in its first fragment. Raises FrameError if
-    `message` is no frame.
+    fragment of a large record, as the record's row is in the frame with its first fragment. Raises
+    FrameError if `message` is no frame.
     """
     head = kept_frame(message).head
     if head.HasField("fragment") and head.fragment.offset:
@@ -143,9 +144,10 @@ class ConfirmRequests:
         return bool(self._ahead or self._asked)
 
     def next(self) -> bytes | None:
-        """Return the next serialised Confirm message to send.
+        """Return the next serialised Confirm message, and count it as sent.
 
-        Returns None if all are sent, or if too many of them wait for an answer.
+        Returns None if there are no more ranges to ask about, or if too many questions wait for an
+        answer.
         """
         if self._ahead is None or len(self._asked) >= WINDOW:
             return None
@@ -155,9 +157,10 @@ class ConfirmRequests:
         return sealed(PushRequest(confirm=question))
 
     def take(self, answer: Confirmed) -> None:
-        """Process the collector's answer to the oldest question that it has not answered yet.
+        """Compare the collector's answer to the oldest open question with the writer's fingerprint.
 
-        Raises RunExistsError if the collector has other records, FrameError if no answer was due.
+        If they are equal, the range counts as confirmed. Raises RunExistsError if the collector has
+        other records, FrameError if no answer was due.
         """
         if not self._asked:
             raise FrameError("it sent an answer that no question asked for")

@@ -40,9 +40,10 @@ _COLUMNS: Final = [
 def stored_records(reader: RankReader, rows: Array, kept: Array | None = None) -> Iterator[Record]:
     """Yield the records that were written as these rows, in the order of `rows`.
 
-    rows: row numbers of the rank's table. kept: a bool for each row, whether its values are read;
-        None reads all stored values. A record whose stored values are not read is flagged as
-        VALUE_DROPPED.
+    rows: row numbers of the rank's table. kept: a bool for each of `rows`, whether its stored
+        values are read; None reads all stored values. A yielded record whose stored values were
+        not read has the flag VALUE_DROPPED.
+
     Raises DamagedError where rows or values do not fit their checksums.
     """
     catalogue = reader.catalogue

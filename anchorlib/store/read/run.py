@@ -24,7 +24,10 @@ __all__ = ["RunReader", "end_copy", "open_parts"]
 
 
 class RunReader:
-    """Reads the committed rows of every rank of one run; never repairs, never locks."""
+    """Reads the committed rows of every rank of one run; changes no file and takes no lock.
+
+    A row of a rank's table is committed once it was written completely.
+    """
 
     def __init__(
         self, location: Location, name: str, asked: tuple[str, str | None] | None = None
@@ -32,8 +35,8 @@ class RunReader:
         """Prepare to read a run; nothing is read yet.
 
         location: where the run is; its keys begin with "rank0/". name: the run's name.
-        asked: the run and store that `find_run` was given, by which other processes find the run;
-        if it is None, they cannot open the run's ranks (`pin_of`).
+        asked: the run and store that `find_run` was given, by which other processes find the run
+        (`rank_handle`); None where other processes need not open the run's ranks.
         """
         self.location = location
         self.name = name
@@ -49,12 +52,13 @@ class RunReader:
         self._joined: dict[int, list[tuple[int, tuple[int, int]]]] = {}
 
     def refresh(self) -> None:
-        """Look for new ranks, rows and series.
+        """Look for new ranks, rows and series; before the first call this reader knows no rank.
 
-        A run of sealed (archived) ranks that has an index stays as it was at the first look:
+        A run of sealed (archived) ranks that has an index stays as it was at the first call:
         `figures` is its index, and each rank is opened when it is first needed. A rank whose
-        sealing was interrupted is left out. Raises RunNotFoundError where no rank is left or the
-        run is gone, StoreError where a part of a rank is missing.
+        sealing was interrupted is left out. Raises RunNotFoundError where the ranks that were seen
+        before are gone, or where no rank was sealed to its end; StoreError where records between
+        the parts of a rank are missing.
         """
         if not self._looked_for_figures:
             self.figures = archived_figures(self.location)
@@ -133,11 +137,11 @@ class RunReader:
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks seen so far, ascending."""
+        """The numbers of the ranks that `refresh` or `open_rank` has found, ascending."""
         return sorted(self._ranks) if self.figures is None else list(self.figures.ranks)
 
     def rank(self, rank: int) -> RankReader:
-        """Return the reader of one rank; raise KeyError where that rank has recorded nothing."""
+        """Return the reader of rank number `rank`; raise KeyError if `ranks` lacks it."""
         if self.figures is not None and rank in self.figures.ranks and rank not in self._ranks:
             parts = self.figures.parts_of(rank)
             if parts != ((rank, 0),):
@@ -146,18 +150,21 @@ class RunReader:
         return self._ranks[rank]
 
     def each_rank(self, ranks: Sequence[int]) -> Iterator[RankReader]:
-        """Yield readers of these ranks as of this call, even of ranks that are removed after it.
+        """Yield a reader of each of these ranks, in the order of `ranks`, which holds rank numbers.
 
-        A rank of an archived run is opened when the iteration comes to it. Raises KeyError where a
-        rank has recorded nothing.
+        The readers are those that exist at the time of this call, also where `refresh` finds
+        later that a rank was removed. A rank of an archived run, however, is opened only when the
+        iteration comes to it. The iteration raises KeyError at a number that the property `ranks`
+        does not have.
         """
         return map(self.rank if self.figures is not None else dict(self._ranks).__getitem__, ranks)
 
     def open_rank(self, rank: int) -> RankReader:
         """Return a reader of one rank as it is now; other ranks are not read.
 
-        `rank` returns this reader from then on. Raises RunNotFoundError where there is no such
-        rank, StoreError where records between its parts are missing.
+        The method `rank` returns this reader from then on. Raises RunNotFoundError where there is
+        no such rank, StoreError where records between its parts (what each collector holds of it)
+        are missing.
         """
         keys = [key for key in listed_parts(self.location) if key[0] == rank] or [(rank, 0)]
         parts = {key: self._fresh(key) for key in keys}
@@ -169,8 +176,8 @@ class RunReader:
         """Return the digests of an archived run's ranks, by rank.
 
         Digests are hashes of the records of each range of steps, by which runs are compared. Ranks
-        without digests are left out. The result is {} for other runs, and where the archive's
-        digests are missing or damaged. The digests are read once and cached.
+        without digests are left out. The result is {} for a run that is not archived, and where the
+        archive's digests are missing or damaged. The digests are read once and cached.
         """
         if self._digests is None:
             self._digests = digests_of_run(self.location, self.figures) or {}
@@ -179,7 +186,8 @@ class RunReader:
     def by_step(self) -> StepFigures | None:
         """Return counts, extremes and histograms of an archived run's steps, over all ranks.
 
-        None for other runs, and where the archive has no such figures, or has them damaged.
+        None for a run that is not archived, and where the archive's figures of steps are missing or
+        damaged.
         """
         return steps_of_run(self.location, self.figures)
 
@@ -193,14 +201,17 @@ class RunReader:
 
     @property
     def is_copy(self) -> bool:
-        """Whether the run was copied while it was written, so that it ends at an earlier commit."""
+        """Whether a rank of this run is a copy that was made while the rank was being written.
+
+        Such a copy is read up to its last complete row.
+        """
         return any(self._copied.values())
 
     def is_live(self, rank: int) -> bool | None:
         """Return whether a process is writing this rank now; None if that cannot be known here.
 
-        It can be known only for a run in a local directory; of another run only its collector
-        knows. A rank that is open and not live was left behind by a process that died.
+        For a run in a local directory the rank's lock file tells it; for another run only the run's
+        collector knows. A rank that is open and not live was left behind by a process that died.
         """
         parts = {0, *(part for known, part in self._parts if known == rank)}
         locks = [_lock(self.location, self.name, rank, part) for part in parts]
@@ -218,10 +229,12 @@ def open_parts(run: Location, name: str) -> list[RankReader]:
 
 
 def end_copy(run: Location, name: str, reader: RankReader) -> bool:
-    """Hide the incomplete rows of a rank that was copied while it was being written.
+    """Make `reader` end before the incomplete rows of a rank that was copied while it was written.
 
     Return whether the rank is such a copy. An open rank that nobody writes is taken for a copy if
-    it has incomplete rows, or if its store has no lock file of it: then it was never written here.
+    it has incomplete rows, or if the store has no lock file of the rank: then it was never written
+    here. For other ranks, and for runs that are not in a directory, do nothing and return False.
+    run: the location of the run. name: the run's name.
     """
     lock = _lock(run, name, reader.rank, reader.part)
     # A sealed rank is whole; it is "open" if its session went on at another collector.
@@ -234,7 +247,10 @@ def end_copy(run: Location, name: str, reader: RankReader) -> bool:
 
 
 def _lock(run: Location, name: str, rank: int, part: int) -> Path | None:
-    """Return the path of the lock of a rank or a part; None if the run is not in a directory."""
+    """Return the path of the lock file of part `part` of a rank; 0 is the first or only part.
+
+    Return None if the run is not in a directory. run: the run's location. name: the run's name.
+    """
     if not isinstance(run, LocalLocation):
         return None
     return lock_path(run.root.parent, name, rank, part)

@@ -3,9 +3,10 @@
     run1.zarr/digests-0123456789abcdef.json.zst
         for each rank the digests of its steps, see `anchorlib.store.seal.rank_digests`
 
-The object's name has the first digits of the SHA-256 of its bytes, which the index of the run
-states in full. So an index and its digests always fit, also while archivers add ranks: each
-archiver writes a new object before it replaces the index, and then removes the earlier object.
+The object's name has the first digits of the SHA-256 of the object's bytes. The index of the run
+states this hash in full, so that an index and its digests always fit, also while archivers add
+ranks: each archiver writes a new object before it replaces the index, and then removes the earlier
+object.
 An object that is missing, damaged or about ranks that the index does not know is ignored: then
 ranks are opened to be compared.
 """
@@ -37,9 +38,9 @@ def object_name(data: bytes) -> str:
 def digests_bytes(ranks: Mapping[int, RankDigests]) -> bytes:
     """Return the bytes of the object that holds the digests of these ranks.
 
-    Digests are hashes of the records of each range of steps. With many ranks each digest covers
-    more steps, so that the object's size is limited. Raises ValueError where readers would refuse
-    its size.
+    ranks: the digests of each rank, by its number. Digests are hashes of the records of each range
+    of steps; with many ranks each digest covers more steps, so that the object's size is limited.
+    Raises ValueError where the object would still be larger than readers accept.
     """
     most = max(_MOST // max(len(ranks), 1), _FEWEST)
     of_ranks = [[rank, ranks[rank].bounded(most).document()] for rank in sorted(ranks)]
@@ -53,9 +54,9 @@ def digests_of_run(run: Location, figures: RunFigures | None) -> dict[int, RankD
     """Read the digests of the ranks of an archived run, by rank, in one request.
 
     Digests are hashes of the records of each range of steps. figures: the run's index, None for a
-    run without one. Return {} where the index states no digests, or a later version wrote them;
-    None where the object is missing or damaged, or is of other ranks. Raises CollectorError where
-    the archive cannot be reached.
+    run without one. Return {} where there is no index, the index states no digests, or a later
+    version wrote the digests; None where the object with the digests is missing or damaged, or has
+    a rank that the index does not have. Raises CollectorError where the archive cannot be reached.
     """
     if figures is None or not figures.digests:
         return {}

@@ -22,10 +22,13 @@ class MergedSeries:
     """Totals over the visible records of one tensor, kind and mode on all ranks of an archived run.
 
     Of records that a resumed run recorded again, only the later ones are counted.
-    dtypes: the different dtypes of the records. shape: the shape that all records share, with None
-        for sizes that differ, or None if numbers of dimensions differ. first_order: the smallest
-        execution order of a record. bytes: those of stored values. histogram: that of all elements
-        together. scales: the different loss scales, ascending.
+
+    dtypes: the different dtypes of the records, by torch's names. shape: the shape that all records
+        share, with None for sizes that differ, or None if numbers of dimensions differ. ranks: the
+        ranks that have such records, ascending. first_order: the smallest `order` (number in the
+        order of execution) of a record. first_step, last_step: the smallest and the largest step.
+        bytes: the size of all stored values. histogram: one histogram of all elements of all
+        records. scales: the different loss scales of the records, ascending.
     """
 
     name: str
@@ -50,7 +53,7 @@ class MergedSeries:
     def joined(self, other: MergedSeries) -> MergedSeries:
         """Return the totals of the series over the ranks of `self` and of `other` together.
 
-        No rank may be in both.
+        The caller sees to it that no rank is in both, as its records would be counted twice.
         """
         return MergedSeries(
             *self.key,
@@ -71,14 +74,16 @@ class MergedSeries:
 class RunFigures:
     """Totals of a run of sealed (archived) ranks, without its records: what the run's index says.
 
-    ranks: ascending. closed: whether all ranks are closed. steps: steps that have records,
-        ascending. bytes: of stored values, all attempts together. created_ns, written_ns: when the
-        first rank was made, and when the run was last written to. series: in order of execution.
-        gaps: observations that were not recorded.
-    parts: (rank, part) for every part of ranks that are stored in several parts; other ranks are
-        whole.
-    digests, by_step: the SHA-256 of the object that holds the digests of the ranks, and of the
-        object that holds the figures of the steps; "" without one. See `run_digests`, `run_steps`.
+    ranks: the numbers of the ranks, ascending. closed: whether all ranks are closed. steps: the
+        steps that have records, ascending. bytes: the size of all stored values, also of records
+        that were recorded again later. created_ns, written_ns: when the first rank was made, and
+        when the run was last written to, in nanoseconds since the epoch. series: in order of
+        execution. gaps: how many observations were not recorded, by series and reason.
+    parts: a pair (rank, part) for every part of the ranks that are stored in several parts; a rank
+        that is stored as a whole has no pair.
+    digests, by_step: the SHA-256, in hex, of the object that holds the digests of the ranks, and of
+        the object that holds the figures of the steps; "" where there is no such object. See
+        `run_digests` and `run_steps`.
     """
 
     ranks: tuple[int, ...]
@@ -114,19 +119,20 @@ class RunFigures:
         )
 
     def parts_of(self, rank: int) -> tuple[PartKey, ...]:
-        """Return the parts of one rank as (rank, part); a rank that is whole is its own part 0."""
+        """Return (rank, part) for each part of one rank; only (rank, 0) if it is stored whole."""
         return tuple(key for key in self.parts if key[0] == rank) or ((rank, 0),)
 
     @property
     def keys(self) -> set[PartKey]:
-        """The parts of all ranks as (rank, part); a rank that is whole is its own part 0."""
+        """A pair (rank, part) for each part of all ranks; a rank stored as a whole has part 0."""
         apart = {rank for rank, _ in self.parts}
         return {*self.parts, *((rank, 0) for rank in self.ranks if rank not in apart)}
 
     def joined(self, other: RunFigures) -> RunFigures:
-        """Return the totals over the ranks of `self` and of `other`; no rank may be in both.
+        """Return the totals over the ranks of `self` and of `other` together.
 
-        The result has the `digests` and `by_step` of `self`. Where `self` has no ranks, `other` is
+        The caller sees to it that no rank is in both. The result has the `digests` and `by_step` of
+        `self`, which do not cover the ranks of `other`. Where `self` has no ranks, `other` is
         returned.
         """
         if not self.ranks:  # figures of no rank have no times that could be merged
@@ -150,10 +156,10 @@ class RunFigures:
 
 
 def common_shape(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape that all of these share, with None for each size in which they differ.
+    """Return the shape that all `shapes` share, with None for each size in which they differ.
 
-    Return None where the number of dimensions differs, one of the shapes is None, or there is no
-    shape.
+    Return None where the number of dimensions differs, one of the shapes is None, or `shapes` is
+    empty.
     """
     if None in shapes or len({len(shape or ()) for shape in shapes}) != 1:
         return None

@@ -55,9 +55,9 @@ def archived_figures(run: Location) -> RunFigures | None:
 
     The result is None without an index, and where the index is damaged, the ranks in the index have
     other parts now, or a rank that is not in the index is not closed and sealed. Ranks that were
-    archived after the index was made are added from their own indices. Costs one request, one for
-    every thousand ranks, and a few for each rank that is added. Raises StoreError where a later
-    version wrote the index.
+    archived after the index was made are added from their own indices. Costs one request for the
+    index, one to list every thousand ranks, and a few for each rank that is added. Raises
+    StoreError where a later version wrote the index, DamagedError where an added rank is damaged.
     """
     data = run.get(INDEX)
     if data is None:
@@ -82,10 +82,11 @@ def sealed_figures(
 ) -> Iterator[RankFigures]:
     """Yield the totals of each closed and sealed rank among `ranks`, from the rank's index.
 
-    ranks: the numbers of the ranks to look at; others than closed and sealed ones are left out.
-        listed: all parts of the run, as (rank, part).
-    A rank in several parts, or without an index, is counted from its rows; it is left out where
-    records are missing between its parts. Raises DamagedError where an index or a part is damaged.
+    A rank that is not closed, or has a part that is not sealed, is left out. A rank in several
+    parts, or without an index, is counted from its rows; it is left out where records are missing
+    between its parts. Raises DamagedError where an index or a part is damaged.
+
+    ranks: the numbers of the ranks to look at. listed: all parts of the run, as (rank, part).
     """
     parts: dict[int, list[int]] = {}
     for rank, part in listed:
@@ -124,7 +125,7 @@ def _joined_figures(run: Location, rank: int, parts: Sequence[int]) -> RankFigur
 def index_bytes(figures: RunFigures) -> bytes:
     """Return the bytes of the index object of a run with these totals.
 
-    Raises ValueError where readers would refuse its size.
+    Raises ValueError where the object would be larger than readers accept.
     """
     document = {
         "format": FORMAT,
@@ -151,9 +152,9 @@ def index_bytes(figures: RunFigures) -> bytes:
 
 
 def parsed_index(data: bytes) -> RunFigures:
-    """Parse the bytes of an index object.
+    """Return the totals that a run's index object, whose bytes are `data`, states.
 
-    Raises DamagedError for a damaged index, StoreError for one that a later version wrote.
+    Raises DamagedError for a damaged index, StoreError for an index that a later version wrote.
     """
     try:
         document = read_line(data)
@@ -209,9 +210,10 @@ def _read(document: Mapping[str, Any]) -> RunFigures:
 
 
 def _read_name(value: Any) -> str:
-    """Return the SHA-256 by which an index refers to an object; "" where it refers to none.
+    """Return the SHA-256, in hex, by which an index refers to an object; "" if it refers to none.
 
-    Raises ValueError for any other text, because it becomes part of a file name.
+    value: what the index has in this place. Raises ValueError for any other text, because the text
+    becomes part of a file name.
     """
     name = text(value)
     if name and not _NAME.fullmatch(name):
@@ -220,9 +222,10 @@ def _read_name(value: Any) -> str:
 
 
 def _read_parts(pairs: Any, known: RankLists) -> tuple[PartKey, ...]:
-    """Return the (rank, part) pairs in an index.
+    """Return a pair (rank, part) for each part that an index lists.
 
-    Raises ValueError for a part of a rank that the run does not have.
+    pairs: the list in the index. known: the ranks that the run has by this index. Raises ValueError
+    for a part of another rank.
     """
     parts = tuple((whole(rank), whole(part)) for rank, part in map(items, items(pairs)))
     if not all(known.has(rank) for rank, _ in parts):

@@ -1,4 +1,4 @@
-"""The figures of an archived run's steps: those of its ranks, added up, in one object.
+"""Counts, extremes and histograms of an archived run's steps, over all ranks, in one object.
 
     run1.zarr/steps-0123456789abcdef.json.zst
         see `anchorlib.store.seal.step_figures`
@@ -34,7 +34,7 @@ VERSION: Final = 1
 def steps_bytes(figures: StepFigures) -> bytes:
     """Return the bytes of the object with counts, extremes and histograms of each step of a run.
 
-    Raises ValueError where readers would refuse its size.
+    Raises ValueError where the object would be larger than readers accept.
     """
     line = encode({"format": FORMAT, "version": VERSION, **step_figures_document(figures)})
     if len(line) > MOST_BYTES:
@@ -45,9 +45,10 @@ def steps_bytes(figures: StepFigures) -> bytes:
 def steps_of_run(run: Location, figures: RunFigures | None) -> StepFigures | None:
     """Read counts, extremes and histograms of an archived run's steps, in one request.
 
-    figures: the run's index, None for a run without one. Return None where the index states no such
-        object, or the object is missing, damaged, of a later version or of other ranks. Raises
-        CollectorError where the archive cannot be reached.
+    figures: the run's index, None for a run without one. Return None without an index, where the
+        index states no object with these figures, or where the object is missing, damaged, of a
+        later version or of other ranks than the index. Raises CollectorError where the archive
+        cannot be reached.
     """
     if figures is None or not figures.by_step:
         return None

@@ -4,8 +4,10 @@
     rank3.p1   attempt 0: session A, 500–899
                ─▶ A: 0–899, the rank's attempt 0; B: 0–99, its attempt 1
 
-A part is what one collector holds of the rank. A writer's claim, a hash of its secret, is equal in
-all parts, so it says which attempts are of one session.
+A part is what one collector holds of the rank. A session is all that one writer records. Each part
+to which the writer sends records lists the session as an attempt, with a number of the part's own.
+A writer's claim, a hash of its secret, is equal in all parts: so the claim says which attempts are
+of one session.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ _HOW: Final = "read it with the address of every collector of the run (--store o
 class WriterSession:
     """The records of one writer, in whichever parts (each at one collector) of the rank they are.
 
-    number: the number of this session's attempt in the joined rank.
-    spans: from which part each of its records is read, in the order of the records.
+    number: the number of the session, counted from 0, under which the rank that is joined from all
+        parts lists the session as an attempt.
+    spans: from which part each record of the session is read, in the order of the records.
     attempts: (index of the part, attempt) for each attempt of the session, in the order in which
         they were made.
     """
@@ -46,8 +49,9 @@ def sessions_of(parts: Sequence[RankReader], run: str) -> list[WriterSession]:
     A session may have recorded the rank anew, in place of all earlier records: the sessions before
     the last such session are left out.
 
-    parts: readers of what each collector holds of the rank. Raises StoreError where records are
-        missing between parts, and where two recordings have the run's name.
+    parts: readers of what each collector holds of the rank, at least one. run: the run's name, for
+        errors. Raises StoreError where records are missing between parts, and where two
+        independent recordings were made under the run's name.
     """
     writers = _writers(parts)
     shares: dict[object, list[Share]] = {}
@@ -79,9 +83,9 @@ def sessions_of(parts: Sequence[RankReader], run: str) -> list[WriterSession]:
 def has_ended(parts: Sequence[RankReader]) -> bool:
     """Return whether the last session of a rank was closed, as far as these parts of the rank show.
 
-    parts: readers of some or all parts of the rank. A session says that it is closed only to the
-    collector that it uses last, so only that collector's part has to be among them. False where no
-    part has an attempt.
+    parts: readers of some or all parts of the rank. A session tells only the collector that it uses
+    last that it is closed, so that the result is right if that collector's part is among `parts`.
+    False where no part has an attempt.
     """
     writers = _writers(parts)
     if not writers:
@@ -94,9 +98,10 @@ def has_ended(parts: Sequence[RankReader]) -> bool:
 
 
 def _writers(parts: Sequence[RankReader]) -> dict[object, list[tuple[int, Attempt]]]:
-    """Return the attempts of each session of a rank, each with the index of the part that it is in.
+    """Return a list of (index of the part, attempt) for each session of a rank.
 
-    parts: readers of what each collector holds of the rank. The keys are those of `_writer`.
+    The dict's keys are what `_writer` returns for the session. parts: readers of what each
+        collector holds of the rank; indices count in this sequence.
     """
     attempts: dict[object, list[tuple[int, Attempt]]] = {}
     for place, part in enumerate(parts):
@@ -110,7 +115,7 @@ def _writer(place: int, attempt: Attempt) -> object:
 
     The key is the claim of the session's writer. In a rank that one collector holds alone, each
     attempt is a session of its own, and the key is (place, number of the attempt).
-    place: the index of the part that `attempt` is in; a part is what one collector holds of a rank.
+    place: the index, in a list of all parts of the rank, of the part that `attempt` is in.
     """
     return attempt.claim if attempt.begins else (place, attempt.number)
 
@@ -124,7 +129,11 @@ def _check_whole(hole: tuple[int, int] | None, where: str) -> None:
 
 
 def _began(attempts: Sequence[tuple[int, Attempt]]) -> tuple[int, int]:
-    """Return the key by which sessions are ordered: the job's restarts, then the start time."""
+    """Return the key by which sessions are sorted: (how often the job was restarted, start time).
+
+    The start time is in nanoseconds since the epoch. attempts: (index of the part, attempt) for
+    each attempt of one session, whose smallest numbers are taken.
+    """
     restarts = [attempt.restart or 0 for _, attempt in attempts]
     return min(restarts), min(attempt.started_ns for _, attempt in attempts)
 

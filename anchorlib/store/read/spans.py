@@ -4,9 +4,10 @@
     part 1               500 ────── 900
     read      0 ──────── 500 ────── 900
 
-A session numbers its records once. Where two parts have records of the same number, the first
-collector committed the record, and its acknowledgement was lost before the session moved to the
-second collector: both parts hold the same record, and it counts once.
+A part is what one collector holds of the rank. A session, which is one writer's recording, numbers
+its records in one sequence, to whichever collector it sends them. Where two parts have a record of
+the same number, the first collector committed the record, and the acknowledgement was lost before
+the session moved to the second collector: both parts hold the same record, which counts once.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ __all__ = ["Share", "Span", "missing", "spans"]
 class Share:
     """The records first … end - 1 of one session that one part of a rank holds.
 
-    A part is what one collector holds. place: the index of the part. attempt: the number of the
-    session's attempt in that part.
+    place: the index of the part in a list of all parts of the rank.
+    attempt: the number under which that part lists the session as one of its attempts.
     """
 
     first: int
@@ -34,7 +35,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Records first … end - 1 of a session, which are all read from the part that `share` names."""
+    """Records first … end - 1 of a session, which are all read from the part `share.place`."""
 
     share: Share
     first: int
@@ -44,8 +45,9 @@ class Span:
 def spans(shares: Iterable[Share]) -> list[Span]:
     """Return from which share each record of a session is read, in the order of the records.
 
-    A share is what one part of the rank (at one collector) holds of them. A record that several
-    shares hold is read from the share that begins last; one that none holds is left out.
+    shares: which of the session's records each part of the rank (at one collector) holds. A record
+    that several shares hold is read from the share that begins last; a record that no share holds
+    is left out.
     """
     ordered = sorted(shares)
     bounds = sorted({bound for one in ordered for bound in (one.first, one.end)})

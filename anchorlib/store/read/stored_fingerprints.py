@@ -18,8 +18,9 @@ _SAME: Final = ("step", "pass_index", "call", "time_ns", "count", "digest_high",
 def stored_fingerprint(reader: RankReader, attempt: int, first: int, end: int) -> bytes:
     """Return the 32-byte fingerprint of records first … end - 1 of an attempt.
 
-    An attempt is what one writer recorded of the rank. Raises OptionError where the attempt has no
-    such records, StoreError for a damaged store.
+    An attempt is what one writer recorded of the rank; its records are counted from 0. Raises
+    OptionError where there is no such attempt or it has no such records, StoreError for a damaged
+    store.
     """
     attempts = reader.catalogue.attempts
     if attempt < len(attempts):

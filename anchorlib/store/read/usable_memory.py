@@ -13,7 +13,9 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def memory_here(process: Path = _PROCESS, groups: Path = _GROUPS) -> int:
-    """Return the bytes of memory of the machine or, where that is less, of the control group.
+    """Return how many bytes of memory this process may use: the machine's, or its limit if lower.
+
+    The limit is that of the Linux control groups (cgroups) of this process, as containers set it.
 
     process: the file that names the control groups of this process, each in a line
         "number:controllers:path".

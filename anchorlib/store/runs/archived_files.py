@@ -24,9 +24,10 @@ _CHUNK: Final = "c."  # begins the chunk files of a live rank; a sealed rank's a
 
 
 def archived_run(note: ArchiveNote) -> Location:
-    """Return the location of a run in the archive that its note (`ArchiveNote`) names.
+    """Return the location of an archived run, in the archive that the run's note names.
 
-    Raises RunNotFoundError where the archive does not have the run.
+    A note is the file that says where a run was archived. Raises RunNotFoundError where the archive
+    does not have the run.
     """
     location = run_within(locate_store(note.place), f"{note.run}{_SUFFIX}")
     if has_ranks(location):
@@ -51,11 +52,12 @@ class ArchivedRuns:
         self._reading = Lock()
 
     def get(self, key: str, start: int, length: int | None) -> bytes | None:
-        """Return bytes of an archived run's file, as `Location.get` does; None for no such file.
+        """Return bytes of an archived run's file; None where there is no such file.
 
         A file that is about all ranks of the run, such as its index, counts as missing where the
         archive also has ranks of other stores.
-        key: as in the store, "run1.zarr/rank0/…".
+        key: the file's path in the store, such as "run1.zarr/rank0/zarr.json". start: the offset of
+        the first byte. length: the most bytes to return; None reads to the end of the file.
         Raises CollectorError where the archive cannot be reached, RunNotFoundError where the
         archive does not have the run.
         """
@@ -75,14 +77,15 @@ class ArchivedRuns:
         return self._as_it_was(archived, inside, start, length) if data is None else data
 
     def folders(self) -> list[str]:
-        """Return the folders of all archived runs, as a listing has them: "run1.zarr/"."""
+        """Return the folder names ("run1.zarr/") of all runs of which the store has a note."""
         return [f"{run}{_SUFFIX}/" for run in noted_runs(self._root)]
 
     def list(self, key: str) -> list[str]:
-        """Return the names in a folder of an archived run; empty for other runs.
+        """Return the names in a folder of an archived run; [] for other runs.
 
         A run counts as archived here if the store has a note of it, a file that says where its
-        archive is, and none of its files. Raises what `get` raises.
+        archive is, and none of its files. key: the folder's path in the store, such as "run1.zarr"
+        or "run1.zarr/rank0". Raises what `get` raises.
         """
         folder, _, inside = key.partition("/")
         archived = self._archived(folder)
@@ -97,14 +100,14 @@ class ArchivedRuns:
     def _as_it_was(
         self, archived: tuple[Location, ArchiveNote], inside: str, start: int, length: int | None
     ) -> bytes | None:
-        """Return bytes of a chunk file that a rank had before archiving, rebuilt from its rows.
+        """Return bytes of a chunk file that a rank had before it was archived.
 
-        A reader that opened the run before it was archived asks for such files until it opens the
-        run again. Return None for a key that is no chunk file of a rank, or that the rank never
-        had.
+        The file is rebuilt from the rows of the archived rank. A reader that opened the run before
+        it was archived asks for such files until it opens the run again. Return None for a key that
+        is no chunk file of a rank, or that the rank never had.
 
-        archived: the run's folder in the archive, and its note. inside: the key of the file below
-            the run's folder.
+        archived: the run's folder in the archive, and its note. inside: the path of the file below
+            the run's folder. start, length: as in `get`.
         """
         folder, _, key = inside.partition("/")
         rank = rank_of(folder)
@@ -144,10 +147,11 @@ class ArchivedRuns:
 
 
 def _is_ours(name: str, note: ArchiveNote) -> bool:
-    """Return whether a name in the archive's folder belongs to the run as this store recorded it.
+    """Return whether `name`, in a run's folder of the archive, is of what this store archived.
 
-    The folder may hold other files and ranks of other collectors too, and these must not be given
-    out.
+    Such names are the ranks and parts that `note` lists, and the files about the whole run. The
+    folder may also hold other files, and ranks that other collectors archived; this store must not
+    give them out.
     """
     rank = rank_of(name)
     if rank is None:

@@ -36,7 +36,8 @@ class EvictableRun(LocalLocation):
     def read_into(self, key: str, start: int, out: memoryview) -> int | None:
         """Fill `out` with bytes of the file at `key` from `start` on.
 
-        Return how many bytes there were, None where there is no file.
+        Return how many bytes were written into `out`: fewer than it has room for where the file
+        ends before. None where there is no file.
         """
         done = super().read_into(key, start, out)
         if done is not None or not self._is_gone:

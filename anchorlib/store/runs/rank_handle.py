@@ -50,7 +50,7 @@ class RankHandle:
 
     asked: the run and the store, as `find_run` takes them.
     uid: the id of the rank; a later recording under the same name has another id.
-    rows: how many rows the rank has at least.
+    rows: how many rows the rank had when it was described; it has at least so many from then on.
     """
 
     asked: tuple[str, str | None]
@@ -59,10 +59,11 @@ class RankHandle:
     rows: int
 
     def reader(self) -> RankReader:
-        """Open the rank in this process; return its reader, which stays open for later calls.
+        """Return a reader of the rank, opened in this process and cached for later calls.
 
-        Raises RunNotFoundError where the run is not found or another recording has its name,
-        StoreError where the rank has fewer than `rows` rows here, CollectorError.
+        Raises RunNotFoundError where the run is not found or another recording has its name now,
+        StoreError where this process finds fewer than `rows` rows of the rank, CollectorError where
+        the run's collector or archive refuses or cannot be reached.
         """
         run = _opened(self.asked, self.rank, self.uid)
         reader = run.rank(self.rank)
@@ -110,15 +111,15 @@ def rank_handle(reader: RankReader) -> RankHandle:
 
 
 def packed_rows(rows: Array) -> bytes:
-    """Return row numbers as compressed bytes, to be sent to another process.
+    """Return row numbers as compressed bytes, which `unpacked_rows` reads in another process.
 
-    What is compressed are the differences between neighbouring numbers: in a series they are mostly
-    equal, so they take little room.
+    What is compressed are the differences between neighbouring numbers. The differences between the
+    rows of one series are mostly equal, so that they take little room.
     """
     return zlib.compress(np.diff(rows, prepend=0).astype("<i8").tobytes(), 1)
 
 
 def unpacked_rows(packed: bytes) -> Array:
-    """Return the row numbers that `packed_rows` compressed."""
+    """Return the row numbers that `packed_rows` compressed, as an int64 array."""
     rows: Array = np.cumsum(np.frombuffer(zlib.decompress(packed), "<i8"), dtype=np.int64)
     return rows

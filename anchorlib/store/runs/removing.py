@@ -1,7 +1,8 @@
 """Removes, renames and adds runs: completely or not at all, never while a process writes them.
 
-A note says that a run is archived. The run is locked while its note is written, too: if a recording
-began at that time, the note would count the new records as archived.
+A note is a file of the store that says where a run was archived. Also while a run's note is
+written, the run is locked: if a recording began at that time, the note would count the new records
+as archived.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int
     Where the run's files are in its archive alone and `unless_after` is None, the store only
     deletes its note of the archive, and the result is 0; with `unless_after`, RunNotFoundError is
     raised. Raises RunNotFoundError also for an unknown run, RunBusyError where a living process
-    writes the run, StoreError.
+    writes the run, StoreError where the disk fails or a file is in the place of the run's folder.
     """
     check_stored_run_name(run)
     folder = run_directory(store, run)
@@ -103,9 +104,10 @@ def forget_run(store: Path, run: str) -> None:
 def evict_run(store: Path, note: ArchiveNote) -> int:
     """Remove the files of an archived run; return the bytes of disk that this freed.
 
-    The store keeps its note, the file that says where the run was archived: readers find the run by
-    it. Raises RunBusyError where a living process writes the run, or where it has changed since it
-    was archived (resumed, or recorded anew), RunNotFoundError, StoreError.
+    note: the store's note, the file that says where and in which state the run was archived. The
+    note stays in the store: readers find the run by it. Raises RunBusyError where a living process
+    writes the run, or where the run has changed since it was archived (resumed, or recorded anew),
+    RunNotFoundError where the store has no files of the run, StoreError where the disk fails.
     """
     folder = run_directory(store, note.run)
     with store_errors(f"cannot remove run {note.run!r} of {escape(str(store))}"):
@@ -121,9 +123,10 @@ def evict_run(store: Path, note: ArchiveNote) -> int:
 def note_archived(store: Path, note: ArchiveNote) -> None:
     """Write the note (file) that says where a run is archived, if the run has not changed since.
 
-    note: what to write; it says which state of each rank was sent. Raises RunBusyError where a
-        living process writes the run, or where it has changed since it was sent (resumed, or
-        recorded anew), RunNotFoundError, StoreError.
+    note: what to write; it says which state of each rank was sent to the archive. Raises
+        RunBusyError where a living process writes the run, or where the run has changed since it
+        was sent (resumed, or recorded anew), RunNotFoundError where the store has no files of the
+        run, StoreError where the disk fails.
     """
     run, folder = note.run, run_directory(store, note.run)
     with store_errors(_unnoted(store, run)), whole_run(store, run):
@@ -139,8 +142,9 @@ def note_archived(store: Path, note: ArchiveNote) -> None:
 def note_moved(store: Path, known: ArchiveNote, note: ArchiveNote) -> None:
     """Replace the note `known`, which says where a run is archived, by `note`.
 
-    It is for a run whose files are in its archive alone. Raises RunBusyError where the run was
-    recorded anew, or has another note than `known` by now, StoreError where the disk fails.
+    To be called for a run whose files are in its archive alone. Raises RunBusyError, and changes
+    nothing, where the store has files of the run again, or another note of it than `known`;
+    StoreError where the disk fails.
     """
     run = note.run
     with store_errors(_unnoted(store, run)), whole_run(store, run):
@@ -166,7 +170,7 @@ def remove_rank(store: Path, run: str, rank: int) -> int:
 
     Only the folder `rank<r>` is removed: where several collectors share the rank, the folders of
     its later parts (`rank<r>.p1`, …) stay. Raises RunNotFoundError where there is no such folder,
-    RunBusyError where a living process writes the run, StoreError.
+    RunBusyError where a living process writes the run, StoreError where the disk fails.
     """
     check_stored_run_name(run)
     folder = run_directory(store, run) / rank_name(rank)
@@ -181,9 +185,10 @@ def remove_rank(store: Path, run: str, rank: int) -> int:
 def rename_run(store: Path, run: str, name: str) -> None:
     """Give a run another name; delete the note of where it was archived under the old name.
 
-    Raises RunNotFoundError, OptionError for a run whose files are in its archive alone,
-    RunExistsError where the name is taken, RunBusyError where a living process writes a run of
-    either name, InvalidNameError, StoreError.
+    Raises RunNotFoundError for an unknown run, OptionError for a run whose files are in its archive
+    alone, InvalidNameError where `name` may not be a run's name, RunExistsError where another run
+    has that name, RunBusyError where a living process writes a run of either name, StoreError
+    where the disk fails.
     """
     check_stored_run_name(run)
     check_run_name(name)
@@ -208,7 +213,9 @@ def rename_run(store: Path, run: str, name: str) -> None:
 def place_run(store: Path, made: Path, name: str) -> None:
     """Move a finished run from elsewhere on the same file system into a store, under this name.
 
-    Raises RunExistsError where the name is taken, RunBusyError, InvalidNameError, StoreError.
+    made: the folder of the run. Raises RunExistsError where another run has the name, RunBusyError
+    where a living process is about to write a run of this name, InvalidNameError where `name` may
+    not be a run's name, StoreError where the disk fails.
     """
     check_run_name(name)
     with store_errors(f"cannot make run {name!r} in {escape(str(store))}"), whole_run(store, name):
@@ -266,12 +273,12 @@ def _written(folder: Path, run: str) -> int:
 
 
 def _renamed(old: Path, new: Path) -> bytes | None:
-    """Return the zarr.json that a run gets with its new name; the author in it stays.
+    """Return the zarr.json that a run gets with its new name; the author in this file stays.
 
     The author is the name by which a collector knows the writer that made the run. Return None
     where the present zarr.json cannot be read, or there is neither a zarr.json nor a rank. The
-    caller then leaves the file as it is: made again without an author, it would let anyone continue
-    the run.
+    caller then leaves the file as it is: a file made again without an author would let anyone
+    continue the run.
     old, new: the run's directory before and after it is renamed.
     """
     try:

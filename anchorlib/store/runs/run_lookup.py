@@ -86,11 +86,12 @@ def list_runs(store: Location) -> list[str]:
 
 
 def archived_alone(run: str, store: str | Path | None = None) -> tuple[Path, ArchiveNote] | None:
-    """Return store and note of a run whose files are in its archive alone; None for other runs.
+    """Return (store, note) for a run whose files are in its archive alone; None for other runs.
 
-    Also None where `run` is a path or an address, or the store is not a directory. A note is the
-    file that says where a run was archived. The archive itself is not asked: it may have moved, or
-    be gone. Raises StoreError for a damaged note.
+    The result has the store's directory, and the note, which is the file that says where the run
+    was archived. The archive itself is not asked: it may have moved, or be gone. Also None where
+    `run` is a path or an address, or the store is not a directory. Raises StoreError for a damaged
+    note. store: None means the variable ANCHOR_STORE, else "anchors".
     """
     where = store_text(store)
     if "://" in run or "://" in where or names_path(run) or not _may_be_run(run):
@@ -103,7 +104,8 @@ def archived_alone(run: str, store: str | Path | None = None) -> tuple[Path, Arc
 def has_run(store: Path, run: str) -> bool:
     """Return whether the store in directory `store` has ranks of a run of exactly this name.
 
-    Raises StoreError where the directory cannot be read.
+    Raises InvalidNameError where no run can have the name, StoreError where the directory cannot be
+    read.
     """
     check_stored_run_name(run)
     return has_ranks(LocalLocation(store / f"{run}{SUFFIX}"))
@@ -113,8 +115,12 @@ def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
     """Find the run that `run` names: a name in `store`, a path, or an address that ends in a name.
 
     store: where to look for a name; not used for a path or an address. None means the variable
-        ANCHOR_STORE, else "anchors". Raises RunNotFoundError, with suggestions, OptionError,
-        CollectorError, MissingExtraError (an object store without obstore), StoreError.
+        ANCHOR_STORE, else "anchors".
+
+    Raises RunNotFoundError, with similar names in the message, where there is no such run;
+    OptionError for a malformed address; MissingExtraError for an object store where the package
+    obstore is not installed; CollectorError where a collector or an object store refuses or cannot
+    be reached; StoreError where the store cannot be read.
     """
     text = str(run)
     if "://" in text:

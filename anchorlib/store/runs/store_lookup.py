@@ -40,8 +40,8 @@ def locate_store(store: str | Path | None = None) -> Location:
     """Return the location of a store; None means the variable ANCHOR_STORE, else "anchors".
 
     Raises OptionError for an address of an unknown kind, RunNotFoundError where a directory does
-    not exist or is a run, MissingExtraError for an object store without obstore. A collector is not
-    asked here, so CollectorError comes with the first read.
+    not exist or is a run, MissingExtraError for an object store where the package obstore is not
+    installed. A collector is not asked here, so CollectorError comes with the first read.
     """
     text = store_text(store)
     if is_object_url(text):
@@ -65,19 +65,20 @@ def store_text(store: str | Path | None) -> str:
 
 
 def object_store(text: str) -> tuple[Location, str]:
-    """Return the location of the store that the URL of a run names, and the run's name.
+    """Return the location of the object store that holds a run, and the run's name.
 
-    The name is "" where the URL is that of a bucket. Raises OptionError, MissingExtraError.
+    text: the URL of the run. The name is "" where the URL names a bucket alone. Raises OptionError
+    for a malformed URL, MissingExtraError where the package obstore is not installed.
     """
     address, name = parse_object_url(text).split()
     return object_location(address), name
 
 
 def collector_store(text: str) -> tuple[Location, str | None]:
-    """Return the collectors in a URL as a location, and the name of the run in the URL.
+    """Return the location of what the collectors in a URL serve, and the run's name in the URL.
 
     The name is None where the URL names no run. Raises OptionError for a URL that is not of
-    collectors.
+    collectors, InvalidNameError for a name that no run can have.
     """
     scheme = text.partition("://")[0]
     if scheme not in ("grpc", "grpcs"):
@@ -96,7 +97,10 @@ def collector_store(text: str) -> tuple[Location, str | None]:
 
 
 def run_within(store: Location, folder: str) -> Location:
-    """Return the location of a run's folder; in a local store that folder may be a link."""
+    """Return the location of a run's folder ("run1.zarr") in a store.
+
+    Nothing is read, so the folder need not exist. In a local store it may be a symbolic link.
+    """
     if isinstance(store, LocalLocation):
         return LocalLocation(store.root / folder)
     return Within(store, folder)

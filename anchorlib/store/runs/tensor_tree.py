@@ -1,10 +1,10 @@
-"""Presents a run as a zarr hierarchy with one array for each tensor, made when it is read.
+"""Presents a run as a zarr hierarchy with an array of values for each tensor and kind.
 
     rank0/tensors/<name>/<kind>/value              (record, *shape); value_1 … for further shapes
                                /step pass_index call
 
-The hierarchy is a location, like a directory, so `as_zarr` opens it as a zarr store; nothing is
-copied to disk.
+The hierarchy is a location, like a directory, so `as_zarr` opens it as a zarr store. Nothing is
+copied to disk: a group or a chunk is made when a reader asks for it.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class ZarrNode:
 class TensorTree:
     """A location that presents records of a run as zarr, with one array for each tensor.
 
-    parts: for each series on a rank that is shown: the reader of the rank, the series' catalogue
-        entry, and the numbers of the table rows whose records are shown.
+    run: the name of the run. parts: for each series (all records of one tensor, kind and mode) on
+        each rank that is shown: the reader of the rank, the series' entry in the rank's catalogue,
+        and the numbers of the rows, in the rank's table, of the records that are shown.
     """
 
     def __init__(self, run: str, parts: Iterable[tuple[RankReader, SeriesEntry, Array]]) -> None:
@@ -122,8 +123,9 @@ class TensorTree:
 def _opened(run: str, pickled: Iterable[tuple[RankHandle, int, bytes]]) -> TensorTree:
     """Return the tree that was pickled, after opening its ranks in this process.
 
-    pickled: for each series (all records of one tensor and kind) a pin, by which its rank is found;
-        the number of the series in that rank; and the numbers of its rows, compressed.
+    run: the name of the run. pickled: for each series (all records of one tensor, kind and mode)
+        the handle by which any process finds its rank; the number of the series in that rank; and
+        the numbers of its shown rows, compressed by `packed_rows`.
     """
     parts = []
     for pin, number, rows in pickled:
@@ -158,9 +160,9 @@ def _rank(parts: Sequence[ShownRows]) -> ZarrNode:
 
 
 def _tensors(parts: Sequence[ShownRows]) -> ZarrNode:
-    """Return the zarr group of a rank's tensors, each under the path segment of its name.
+    """Return the zarr group of a rank's tensors, with a subgroup for each, named after the tensor.
 
-    parts: the series of the rank.
+    parts: the shown series of the rank.
     """
     named: dict[str, list[ShownRows]] = {}
     for part in parts:
@@ -193,9 +195,10 @@ def _tensor(parts: Sequence[ShownRows]) -> ZarrNode:
 
 
 def _series(part: ShownRows) -> ZarrNode:
-    """Return the group of one series: arrays of values, one for each dtype and shape, and labels.
+    """Return the zarr group of one series, with an array of values for each dtype and shape.
 
-    Labels are the step, pass and call of each record. Records without values are left out.
+    Beside each array of values are arrays of its labels: the step, pass and call of each record.
+    Records without stored values are left out.
     """
     reader, entry = part.reader, part.entry
     about = stamp(name=entry.name, kind=entry.kind, mode=entry.mode)
@@ -211,10 +214,10 @@ def _series(part: ShownRows) -> ZarrNode:
 
 
 def _layouts(reader: RankReader, rows: Array) -> dict[tuple[str, tuple[int, ...]], Array]:
-    """Group these rows by dtype and shape.
+    """Return which of `rows` have which dtype and shape.
 
-    Return a dict from (dtype, shape), in order of appearance, to the indices into `rows` of the
-    rows with that dtype and shape.
+    The dict's keys are (dtype, shape), in order of appearance. A value is the indices, in `rows`,
+    of the rows with that dtype and shape.
     """
     shapes, codes = reader.shape_codes(rows)
     pairs = list(zip(reader.dtypes(rows), codes.tolist(), strict=True))

@@ -1,12 +1,12 @@
 """Sealed ranks: a closed rank as a few large, compressed objects that never change any more.
 
     rank0/sealed.json                   written last: size and SHA-256 of every object below
-          index.json.zst                what names, stats and pooled histograms need of each series
+          index.json.zst                totals of each series, for listings and pooled histograms
           zarr.json                     a zarr v3 group; every array below is sharded
           catalog/zarr.json, c/0        the catalogue as it was written
           records/int64/…, float64/…    the table: all columns of a dtype are rows of one array
           forms/float32_8x8/value/…     (record, 8, 8), sorted by series: a tensor is one range
-                           /labels/…    series, step, … and each record's row in the live rank
+                           /labels/…    series, step, pass, call, and the row in the live rank
           ops/log/…                     traced operations, where any were
 
     seal(run, reader, FolderTarget(path)) ─▶ Sealed          the same rank gives the same bytes

@@ -65,7 +65,7 @@ class SealedArray:
 
     @classmethod
     def read(cls, key: str, entry: Mapping[str, Any]) -> SealedArray:
-        """Parse an entry of `sealed.json`; key: the array's key.
+        """Return the description of the array at `key` from its entry in `sealed.json`.
 
         Raises ValueError, KeyError or TypeError for an entry that describes no array.
         """
@@ -90,7 +90,10 @@ class SealedArray:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An array to be written as shards, with its zarr dimension names, attributes, compressor."""
+    """An array to be written as shards, with its zarr dimension names, attributes, compressor.
+
+    codec: the compressor that blosc uses, "lz4" or "zstd".
+    """
 
     array: SealedArray
     dimensions: tuple[str, ...]

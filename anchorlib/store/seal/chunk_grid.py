@@ -1,7 +1,7 @@
 """How an array is cut into chunks, each compressed by itself, and into shards of many chunks.
 
-Both are cut along one axis and extend fully along all later axes. So the elements of a chunk, and
-those of a shard, are consecutive in the array's C order, and consecutive elements lie in
+Chunks and shards are cut along one axis and extend fully along all later axes. So the elements of a
+chunk, and those of a shard, are consecutive in the array's C order, and consecutive elements lie in
 consecutive chunks.
 """
 
@@ -33,9 +33,10 @@ class Grid:
 
     @classmethod
     def of(cls, shape: tuple[int, ...], itemsize: int) -> Grid:
-        """Return the grid for an array of this shape, with chunks and shards of suitable sizes.
+        """Return the grid of an array: the largest chunks and shards that the limits allow.
 
-        itemsize: bytes of an element.
+        The limits are CHUNK_BYTES and SHARD_BYTES. shape: the shape of the array. itemsize: bytes
+        of an element.
         """
         chunk = _cut(shape, (1,) * len(shape), CHUNK_BYTES // itemsize)
         whole = tuple(-(-size // step) * step for size, step in zip(shape, chunk, strict=True))
@@ -44,9 +45,9 @@ class Grid:
     def check(self, itemsize: int) -> None:
         """Raise ValueError where chunks or shards are too large, or not cut as `of` cuts them.
 
-        They must be cut along one axis and extend fully along all later axes. The size is checked
-        because a chunk is decompressed as a whole, so a forged size could take any amount of
-        memory. itemsize: bytes of an element.
+        Chunks and shards must be cut along one axis and extend fully along all later axes. The size
+        is checked because a chunk is decompressed as a whole, so that a forged size could take any
+        amount of memory. itemsize: bytes of an element.
         """
         whole = tuple(-(-n // max(k, 1)) * k for n, k in zip(self.shape, self.chunk, strict=True))
         ones = (1,) * len(self.shape)
@@ -71,7 +72,11 @@ class Grid:
         return prod(self._per_shard)
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (chunk number, first element inside it, count) for elements start … stop - 1."""
+        """Yield, for elements start … stop - 1 in C order, in which chunks they lie.
+
+        Each item is (number of the chunk, index in the chunk of the first of its wanted elements,
+        how many elements of the chunk are wanted).
+        """
         slab, line = self._slab, self._line
         while start < stop:
             lines, at = divmod(start, line)
@@ -91,9 +96,9 @@ class Grid:
         return start, min(start + self._slab, begin + self._line)
 
     def place(self, chunk: int) -> tuple[str, int]:
-        """Return the file name ("c/0/0") of the shard that holds a chunk, and the index in it.
+        """Return the key ("c/0/0") of the shard that holds a chunk, and the chunk's index in it.
 
-        chunk: the number of the chunk, counted in C order.
+        The key is below the array's folder. chunk: the number of the chunk, counted in C order.
         """
         where = np.unravel_index(chunk, self._counts)
         shard, inside = np.divmod(where, self._per_shard)
@@ -133,8 +138,8 @@ class Grid:
 def _cut(shape: tuple[int, ...], unit: tuple[int, ...], most: int) -> tuple[int, ...]:
     """Return the shape of the largest chunk, or shard, of at most `most` elements.
 
-    It is a multiple of `unit` along one axis, extends fully along all later axes, and equals `unit`
-    along all earlier axes.
+    The result is a multiple of `unit` along one axis, extends fully along all later axes, and
+    equals `unit` along all earlier axes.
 
     shape: the shape of the array; for shards rounded up to whole chunks. unit: (1, 1, …) for
         chunks; the shape of a chunk for shards.

@@ -80,7 +80,11 @@ def sharding(chunk: tuple[int, ...], codecs: list[dict[str, Any]]) -> dict[str, 
 
 
 def compressed(data: Array, name: str) -> list[Buffer]:
-    """Return the bytes to store for one full chunk of contiguous elements: data, then checksum."""
+    """Return the bytes to store for one full chunk of contiguous elements, in two pieces.
+
+    The first piece is the compressed elements, the second their checksum. name: the compressor that
+    blosc uses, such as "zstd".
+    """
     # A view of bytes: blosc does not take arrays of all dtypes, and its output is the same.
     raw = data.reshape(-1).view(np.uint8)
     made: bytes = _blosc().compress(raw, name.encode(), LEVEL, 2, 0, data.dtype.itemsize)
@@ -88,9 +92,9 @@ def compressed(data: Array, name: str) -> list[Buffer]:
 
 
 def expanded(stored: Buffer, out: Array) -> None:
-    """Decompress a stored chunk into `out`, which is contiguous bytes.
+    """Decompress a stored chunk into `out`, a contiguous array of bytes (uint8).
 
-    Raises ValueError where the chunk is damaged or has another size than `out`.
+    Raises ValueError where the chunk is damaged, or is not as large as `out` when decompressed.
     """
     body, check = memoryview(stored)[:-CHECK], bytes(memoryview(stored)[-CHECK:])
     if len(check) < CHECK or _check(body) != check:

@@ -1,8 +1,8 @@
 """What the indices of a sealed rank and of an archived run have in common in their format.
 
-An index is one line of JSON with its checksum, as a catalogue line is, compressed; ascending
+An index is one line of JSON with its checksum, as a catalogue line is, compressed. Ascending
 numbers (steps, ranks) are written as half-open ranges. Sizes and counts in an index are checked
-before memory is allocated for them, because it may come from anywhere.
+before memory is allocated for them, because the index may come from anywhere.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class RankLists:
         return rank in self._all
 
     def of(self, ranges: Any) -> tuple[int, ...]:
-        """Return the ranks in a list of half-open ranges, as `ranges_of` makes it.
+        """Return the rank numbers that a list of half-open ranges, made by `ranges_of`, stands for.
 
-        Raises ValueError for more ranks than the run has.
+        Raises ValueError for more numbers than the run has ranks.
         """
         key = json.dumps(ranges)
         if key not in self._known:

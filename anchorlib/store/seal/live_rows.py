@@ -25,6 +25,9 @@ class SealedRows(RowSource):
     """Rows of an array as the rank's writer wrote it, read from the sealed array that holds them.
 
     Sealing makes a few compressed arrays, for an archive, of the many arrays that the writer wrote.
+    The methods raise DamagedError where the array has no such rows, and where an object of the
+    sealed array is missing or does not fit its checksums.
+
     count, shape: how many rows there are, and the shape of one row.
     places: for each row its index in the sealed array; None where sealing kept the order of rows.
     columns: where the sealed array is a stack of columns, the numbers of those columns that hold
@@ -43,13 +46,13 @@ class SealedRows(RowSource):
         return self.elements.array.dtype
 
     def span(self, start: int, stop: int) -> Array:
-        """Return rows start … stop - 1, shape (stop - start, *shape). Raises DamagedError."""
+        """Return rows start … stop - 1, as an array of shape (stop - start, *shape)."""
         return self.pick(np.arange(start, stop))
 
     def pick(self, rows: Array) -> Array:
         """Return the given rows in the given order, shape (len(rows), *shape).
 
-        rows: row numbers as the rank's writer counted them. Raises DamagedError.
+        rows: row numbers as the rank's writer counted them.
         """
         picked = np.empty((len(rows), *self.shape), self.dtype)
         if not picked.size:
@@ -66,7 +69,7 @@ class SealedRows(RowSource):
         return picked
 
     def part(self, row: int, start: int, stop: int) -> Array:
-        """Return elements start … stop - 1 of one row in C order, flat. Raises DamagedError."""
+        """Return elements start … stop - 1 of row number `row` in C order, as a flat array."""
         if not 0 <= row < self.count:
             raise self._beyond(row)
         place = row if self.places is None else int(self.places[row])
@@ -105,8 +108,11 @@ class SealedRows(RowSource):
 class FlatRows(RowSource):
     """The elements of a flat form (records of many shapes, end to end), each element as a row.
 
-    Rows are numbered as the rank's writer wrote the elements; they are read from a sealed
-    (archived) array in another order.
+    Rows are numbered as the rank's writer wrote the elements. They are read from a sealed
+    (archived) array, which has the same elements in another order. The methods that read raise
+    DamagedError where there is no such element, and where an object of the sealed array is missing
+    or does not fit its checksums.
+
     written, starts, sizes: for each record with elements, where it begins in the array as written,
         where it begins in the sealed array, and how many elements it has; sorted by `written`.
     """
@@ -146,10 +152,7 @@ class FlatRows(RowSource):
         return int((self.written + self.sizes).max(initial=0))
 
     def span(self, start: int, stop: int) -> Array:
-        """Return elements start … stop - 1, as they are numbered in the array before sealing.
-
-        Raises DamagedError.
-        """
+        """Return elements start … stop - 1, as they are numbered in the array before sealing."""
         pieces = [*self._pieces(start, stop)]
         if len(pieces) == 1:
             return next(self.elements.spans(pieces))
@@ -160,10 +163,7 @@ class FlatRows(RowSource):
         return entries
 
     def pick(self, rows: Array) -> Array:
-        """Return the elements at these positions of the array before sealing.
-
-        Raises DamagedError.
-        """
+        """Return the elements at positions `rows` of the array before sealing, in this order."""
         entries = np.empty(len(rows), self.dtype)
         for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) != 1) + 1):
             if len(run):
@@ -171,10 +171,7 @@ class FlatRows(RowSource):
         return entries
 
     def part(self, row: int, start: int, stop: int) -> Array:
-        """Return elements start … stop - 1, counted from element `row` of the array before sealing.
-
-        Raises DamagedError.
-        """
+        """Return elements row + start … row + stop - 1 of the array before sealing."""
         return self.span(row + start, row + stop)
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -198,10 +195,13 @@ class FlatRows(RowSource):
 
 
 def inverse_of(written: Array, key: str) -> Array:
-    """Return an array: for each row number as written the index of the row in the sealed array.
+    """Return the inverse permutation of `written`: where each row is in the sealed array.
 
-    written: the inverse, for each index in the sealed array the row number as written. key: the key
-        of the array, for errors. Raises DamagedError where `written` is no permutation.
+    Entry r of the result is the index, in the sealed array, of the row that had number r before
+    sealing.
+    written: for each index in the sealed array, the number that the row had before sealing.
+    key: the key of the array, for errors.
+    Raises DamagedError where `written` is no permutation.
     """
     count = len(written)
     if count and (int(written.min()) < 0 or int(written.max()) >= count):

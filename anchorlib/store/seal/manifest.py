@@ -5,8 +5,9 @@
      "objects": {"zarr.json": {"size": 512, "sha256": "…"}, "catalog/c/0": {…}, …},
      "check": "…"}
 
-Keys in it are relative to the rank's folder. The file is one line that ends with its own checksum,
-as catalogue lines do. It is written last, so a rank without it was never sealed to its end.
+The keys in "arrays" and "objects" are paths below the rank's folder. The file is one line that ends
+with its own checksum, as catalogue lines do. The file is written last, so a rank without
+sealed.json was never sealed to its end.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class Sealed:
         many bytes their values have before compression. arrays: the entry of each array (see
         `SealedArray`), by its key in the rank. objects: all objects but `sealed.json` itself, in
         the order in which they were made.
-    part: the number of the part of the rank, see `format.parts`.
+    part: where several collectors share the rank, the number of the part that is described; 0 for
+        the first part, and for a rank that one collector has as a whole.
     """
 
     rank: int
@@ -149,8 +151,8 @@ def rank_document(catalogue: Catalogue) -> bytes:
 def is_unfinished(run: Location, rank: int, part: int = 0) -> bool:
     """Return whether the sealing of a rank into `run` was begun and not finished.
 
-    Readers ignore such a rank. `zarr.json` is the first object that sealing writes, and its entry
-    "sealed" distinguishes it from that of a live rank.
+    Readers ignore such a rank. It is known by a zarr.json without a sealed.json: `zarr.json` is the
+    first object that sealing writes, and has an entry "sealed", which a live rank's does not have.
     """
     folder = rank_name(rank, part)
     if run.get(f"{folder}/{SEALED}", 0, 1) is not None:

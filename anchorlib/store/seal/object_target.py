@@ -13,10 +13,13 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Target(Protocol):
-    """A place that stores objects; an object is complete when `put` returns, never seen in part."""
+    """A place that stores objects by key; no reader ever sees an object that is incomplete."""
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        """Store the parts, end to end, as the object at `key` ("rank0/catalog/c/0")."""
+        """Store the parts, end to end, as the object at `key` ("rank0/catalog/c/0").
+
+        The object is complete when the call returns.
+        """
         ...
 
 
@@ -36,7 +39,7 @@ class FolderTarget:
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
         """Store the parts, end to end, as the file at `key` below the root.
 
-        Raises OSError.
+        Raises OSError where the disk fails or is full.
         """
         path = self.root / key
         if _holds(path, parts):

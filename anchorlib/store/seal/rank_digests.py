@@ -2,14 +2,16 @@
 
     steps      one digest for each stretch (range) of steps, over what was recorded in them: each
                record's name, kind, mode, phase, pass, call, dtype, shape and digest of its values
-    outline    one digest over everything else that a comparison reads of a rank's table: order,
-               attempts, flags, edges, and the header entries that do not differ between processes
+    outline    one digest over everything else that a comparison reads of a rank: order, attempts,
+               flags, lineage (what each value was computed from), and the header entries that do
+               not differ between the processes of a run
 
 Two ranks with equal digests of steps recorded the same values, bit for bit. Two ranks of one run
 with equal outlines have equal tables but for values, so that one of them can stand for the other.
 
-A stretch is `width` steps long, a power of two, and begins at a multiple of it. The digest of a
-longer stretch is made of those of its halves, so that digests of different widths can be compared.
+A stretch is `width` steps long, a power of two, and begins at a multiple of `width`. The digest of
+a longer stretch is made of the digests of its halves, so that digests of different widths can be
+compared.
 """
 
 from __future__ import annotations
@@ -77,9 +79,9 @@ class RankDigests:
     stretches: Mapping[int, bytes]
 
     def of_width(self, width: int) -> RankDigests:
-        """Return coarser digests, each of at least `width` steps.
+        """Return digests that each cover at least `width` steps, made of the present digests.
 
-        width: a power of two. `self` is returned if its digests are as coarse already.
+        width: a power of two. `self` is returned if its digests cover as many steps already.
         """
         digests = self
         while digests.width < width:
@@ -89,7 +91,10 @@ class RankDigests:
         return digests
 
     def bounded(self, most: int) -> RankDigests:
-        """Return coarser digests, so that there are at most `most` of them."""
+        """Return digests over more steps each, so that there are at most `most` of them.
+
+        `self` is returned if it has no more than `most`.
+        """
         digests = self
         while len(digests.stretches) > most:
             digests = digests.of_width(2 * digests.width)
@@ -129,7 +134,8 @@ def read_digests(document: Any) -> RankDigests:
 def digests_of(reader: RankRecords) -> RankDigests:
     """Compute the digests of a rank: hashes of its visible records, one for each range of steps.
 
-    Raises DamagedError where its log of operations is damaged.
+    Of records that a resumed run recorded again, only the later ones are visible. Raises
+    DamagedError where the rank's log of operations is damaged.
     """
     rows = visible_rows(reader)
     digests = RankDigests(
@@ -183,10 +189,11 @@ class _RecordBytes:
     def places(self, rows: Array) -> tuple[Array, ...]:
         """Return arrays for `np.lexsort` by which the records of a step are sorted.
 
-        They hold call, pass, phase and series of each record; `lexsort` sorts by the last one
-        first.
-        rows: the row numbers of the records, in order of execution; records with equal keys keep
-            this order.
+        The four arrays hold the call, pass, phase and series of each record. `lexsort` sorts by
+        its last key first, so by the series first and by the call last.
+
+        rows: the row numbers of the records, in order of execution; records that are equal in all
+            four keep this order.
         """
         column = self._reader.column
         return (
@@ -196,9 +203,10 @@ class _RecordBytes:
         )
 
     def records(self, rows: Array) -> Array:
-        """Return a row of bytes for each record, which says all that a digest of steps covers.
+        """Return a row of bytes (uint8) for each record: all that a digest of steps covers.
 
-        That is name, kind, mode, phase, dtype, shape, pass, call and the digest of its values.
+        The bytes stand for the record's name, kind, mode, phase, dtype, shape, pass, call and the
+        digest of its values. rows: the row numbers of the records.
         """
         column, reader = self._reader.column, self._reader
         shapes, codes = reader.shape_codes(rows)
@@ -224,7 +232,7 @@ def _labels(values: Sequence[Sequence[Any]]) -> Array:
 
 
 def _ranked(labels: Array) -> Array:
-    """Return for each digest its position among the different ones in sorted order.
+    """Return for each digest its position in the sorted list of the different digests.
 
     labels: the digests, a row of bytes each.
     """
@@ -235,9 +243,9 @@ def _ranked(labels: Array) -> Array:
 def _outline(reader: RankRecords, rows: Array) -> bytes:
     """Return one digest over all that a comparison of ranks reads besides the digests of steps.
 
-    It covers order, attempts, flags, lineage (what each value was computed from), and the header
-    without entries that differ between processes. rows: the numbers of the visible rows, in order
-    of execution.
+    The digest covers order, attempts, flags, which values are stored, lineage (what each value was
+    computed from), and the last attempt's header without entries that differ between processes.
+    rows: the numbers of the visible rows, in order of execution.
     """
     catalogue = reader.catalogue
     shapes, codes = reader.shape_codes(rows)

@@ -65,10 +65,13 @@ class SeriesFigures:
     """Totals over the visible records of one tensor, kind and mode on one rank.
 
     Of records that a resumed run recorded again, only the later ones are counted.
-    dtypes, shapes: the different ones, in order of appearance. first_order: the execution order of
-        the first record. bytes: of stored values. minimum, maximum: over all finite elements, None
-        where there are none. histogram: of all elements together. scales: the different loss scales
-        of the records, ascending; 1.0 where no loss scale was used.
+
+    dtypes, shapes: the different dtypes (torch's names) and shapes of the records, each once.
+    first_order: the `order` (number in the order of execution) of the first record.
+    first_step, last_step: the smallest and the largest step of a record.
+    bytes: the size of all stored values. minimum, maximum: over all finite elements, None where
+        there are none. histogram: one histogram of all elements of all records. scales: the
+        different loss scales of the records, ascending; 1.0 where no loss scale was used.
     """
 
     name: str
@@ -91,10 +94,13 @@ class SeriesFigures:
 class RankFigures:
     """The totals of a sealed rank, without its records: the content of its index.
 
-    records, bytes: how many records it has, and bytes of their stored values, all attempts
-        together. steps: steps that have records, ascending. created_ns, written_ns: when the rank
-        was made, and when its newest record was observed.
-    series: in order of execution. gaps: observations that were not recorded.
+    uid: the id of the rank. state: "closed" or "open".
+    records, bytes: how many records the rank has, and how many bytes their stored values have, also
+        counting records that were recorded again later. steps: the steps that have records,
+        ascending. created_ns, written_ns: when the rank was made, and when its newest record was
+        observed, in nanoseconds since the epoch.
+    series: in order of execution. gaps: how many observations were not recorded, by series and
+        reason.
     parts: the numbers of the rank's parts that are counted.
     is_part: whether these are totals of one part of several, and not of the complete rank.
     digests: hashes of the records of each range of steps. by_step: counts, extremes and histograms
@@ -120,7 +126,7 @@ class RankFigures:
 def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
     """Read the index of one sealed (archived) rank, or of a part of it, in one request.
 
-    The index has totals of each series. Return None where the rank has no index. Raises
+    Return the totals that the index states; None where the rank or part has no index. Raises
     DamagedError for a damaged index.
     """
     key = f"{rank_name(rank, part)}/{INDEX}"

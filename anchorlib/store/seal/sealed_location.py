@@ -28,9 +28,9 @@ __all__ = ["SealedRank", "rank_location"]
 class SealedRank(RowLocation):
     """The location of a sealed rank of the run at `run`; keys are relative to the rank's folder.
 
-    A sealed rank is compressed for an archive; before, it was live, as its writer wrote it. Chunk
-    files of the live rank are made from the sealed arrays; all other keys are those of objects that
-    the sealed rank has. sealed: the rank's `sealed.json`.
+    A sealed rank is compressed for an archive; before, it was live, as its writer wrote it. The
+    chunk files of the live rank can be read here, and are made from the sealed arrays. For all
+    other keys the objects of the sealed rank are read. sealed: the rank's `sealed.json`.
     """
 
     def __init__(self, run: Location, sealed: Sealed) -> None:
@@ -46,7 +46,7 @@ class SealedRank(RowLocation):
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
 
-        A chunk file that the rank had before it was sealed is rebuilt from its rows.
+        A chunk file that the rank had before it was sealed is rebuilt from the sealed arrays.
         """
         folder, _, name = key.rpartition("/")
         source, array = self.rows_of(folder), self._serving.get(folder)
@@ -62,9 +62,11 @@ class SealedRank(RowLocation):
         return _file(source, first, array.rows, start, length)
 
     def list(self, prefix: str) -> list[str]:
-        """Return the names in the folder at `prefix`, sorted, as they were before sealing.
+        """Return the names in the folder at `prefix`, sorted; names of folders end in "/".
 
-        The names of folders end in "/".
+        For the folder of an array that the rank had before sealing, these are the names that it
+        had then: zarr.json and its chunk files. For any other folder they are the names of what
+        the sealed rank has there.
         """
         source, array = self.rows_of(prefix.strip("/")), self._serving.get(prefix.strip("/"))
         if source is None or array is None:
@@ -73,9 +75,10 @@ class SealedRank(RowLocation):
         return sorted(["zarr.json", *(chunk_key(chunk, len(source.shape)) for chunk in chunks)])
 
     def rows_of(self, key: str) -> RowSource | None:
-        """Return the rows of the array that was at `key` before sealing; None where there was none.
+        """Return an object that reads the rows of the array that was at `key` before sealing.
 
-        Raises DamagedError where `sealed.json` contradicts itself.
+        Return None where no array was there. Raises DamagedError where `sealed.json` contradicts
+        itself.
         """
         array = self._serving.get(key)
         if array is None:
@@ -117,9 +120,10 @@ class SealedRank(RowLocation):
     def _label(self, key: str, name: str) -> np.ndarray[Any, Any]:
         """Return one label of all records of a form, in the order of the sealed arrays.
 
-        Labels are the series, step, … of each record, stored beside its values. key: the sealed
-            array of labels, one column for each label. name: the label. Raises DamagedError where
-            the array or the column is missing.
+        Labels are facts about each record, such as its series and step, stored beside its values.
+
+        key: the sealed array of labels, with a column for each label. name: the label's name, such
+            as "step". Raises DamagedError where the array or the column is missing.
         """
         array = self._array(key)
         if name not in array.columns:
@@ -152,7 +156,7 @@ class SealedRank(RowLocation):
 
     @cached_property
     def _serving(self) -> Mapping[str, SealedArray]:
-        """For the key of each array before sealing, the sealed array that holds its rows now."""
+        """By the key of each array before sealing: the sealed array that holds its rows now."""
         arrays = self._arrays.values()
         return {key: array for array in arrays for key in array.serves if key is not None}
 
@@ -171,10 +175,13 @@ def rank_location(run: Location, rank: int, part: int = 0) -> Location:
 
 
 def _file(source: RowSource, first: int, rows: int, start: int, length: int | None) -> bytes:
-    """Return bytes of a chunk file as it was before sealing, made from rows; zeros behind the last.
+    """Return bytes of a chunk file as it was before sealing, made from the rows in it.
 
-    first: the first row in the file. rows: how many rows the file has room for. start, length:
-        which bytes of the file; a length of None reads to its end.
+    The file has zeros behind the last row of the array.
+
+    source: reads the rows of the array. first: the number of the first row in the file. rows: how
+        many rows the file has room for. start, length: which bytes of the file; a length of None
+        reads to its end.
     """
     width = source.dtype.itemsize * prod(source.shape)
     stop = rows * width if length is None else min(start + length, rows * width)

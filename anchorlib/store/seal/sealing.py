@@ -44,16 +44,15 @@ def seal(
 ) -> Sealed:
     """Write a closed rank as sealed objects `into` a target; return what `sealed.json` says.
 
-    `sealed.json` is written last.
-    run: the location whose keys begin with "rank0/"; reader: reads the rank there, or a part of it,
-        which becomes a sealed part of the same name.
-    ended_elsewhere: the rank is a part whose session moved to another collector, and was closed
-        there, so that its own catalogue does not say that it was closed.
-    The same rank gives the same objects, byte by byte, so a target may keep objects that it has.
-    Values are compared with their digests, rows with their checksums. The run's own `zarr.json` is
-    no part of a rank: the caller copies it.
+    `sealed.json` is written last. The same rank gives the same objects, byte by byte, so a target
+    may keep objects that it has. All values are compared with their digests, all rows with their
+    checksums. The run's own `zarr.json` is no part of a rank: the caller copies it. The call needs
+    memory for the values of one shard (64 MiB), its compressed bytes, and the rank's table.
 
-    Memory: the values of one shard (64 MiB), its compressed bytes, and the table.
+    run: the location of the run; its keys begin with "rank0/".
+    reader: reads the rank there, or a part of it, which becomes a sealed part of the same name.
+    ended_elsewhere: whether the rank is a part whose session moved to another collector, and was
+        closed there, so that the part's own catalogue does not say that it was closed.
 
     Raises StoreError where the rank was not closed, or is sealed already; OptionError where `into`
     is the folder of `run`; DamagedError where rows or values do not fit their checksums; and the
@@ -123,13 +122,16 @@ class _Sealing:
         self.objects.append(SealedObject(key, size, hasher.hexdigest()))
 
     def log(self, key: str, end: int) -> None:
-        """Store a log of lines, the catalogue or the operations, as an array of `end` bytes."""
+        """Store the first `end` bytes of the array of lines at `key`, the catalogue or a log."""
         source = StoredRows(self._rank, key, BYTES, CATALOG_CHUNK)
         array = SealedArray(key, BYTES, Grid.of((end,), 1), (key,), CATALOG_CHUNK)
         self._array(Written(array, ("byte",), TABLES), source.span)
 
     def table(self) -> None:
-        """Store the columns of the table, stacked by dtype, and the pairs of all histograms."""
+        """Store the table, all columns of a dtype as one array, and the pairs of all histograms.
+
+        A pair is an exponent and how many elements have it.
+        """
         reader = self._reader
         self.put("records/zarr.json", group_json(stamp()))
         by_dtype: dict[np.dtype[Any], dict[str, StackedColumn]] = {}
@@ -153,7 +155,8 @@ class _Sealing:
     def forms(self) -> None:
         """Store values and labels of each form (records of one dtype and shape).
 
-        Labels are the series, step, … of each record, in an array of their own.
+        Labels are the series, step, pass and call of each record, with the row that it had before
+        sealing. They are stored in an array of their own.
         """
         self.put("forms/zarr.json", group_json(stamp()))
         for entry in self._reader.catalogue.forms:
@@ -209,9 +212,10 @@ def _word(dtype: np.dtype[Any]) -> str:
 
 
 def _form_key(entry: Form) -> str:
-    """Return the group for the sealed arrays of a form (one dtype and shape).
+    """Return the path, below the rank, of the group for the sealed arrays of a form.
 
-    A form of format 1, where several shared a group, gets a group of its own.
+    A form is the records of one dtype and shape. In format 1 several forms shared a group; sealed,
+    each of them gets a group of its own.
     """
     if entry.group.startswith("forms/"):
         return entry.group
@@ -227,7 +231,8 @@ def _named(reader: RankRecords, number: int) -> dict[str, str]:
 def _served(entry: Form) -> dict[str, str]:
     """Return, for each label of a form, the key of the array that has it before sealing.
 
-    A form is the records of one dtype and shape; labels are the step, pass, … of each record.
+    A form is the records of one dtype and shape. Labels are facts about each record (step, pass,
+    call; in a flat form also its shape and where its elements begin), repeated beside the values.
     """
     served = {name: f"{entry.group}/{array}" for name, array in entry.labels}
     if entry.flat:

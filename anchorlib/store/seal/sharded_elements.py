@@ -84,8 +84,9 @@ class ShardedElements:
     """Reads the elements of one array of a sealed (archived) rank, flat, in C order.
 
     rank: the location of the rank's objects. name: the rank's folder, for errors.
-    sizes: the size of each object, by its key in the rank, from `sealed.json`.
-    caches: those that all arrays of the rank share.
+    array: the array's description in `sealed.json`.
+    sizes: the size in bytes of each object, by its key in the rank, from `sealed.json`.
+    caches: the caches that all arrays of the rank share.
     """
 
     rank: Location
@@ -97,7 +98,8 @@ class ShardedElements:
     def spans(self, spans: Sequence[tuple[int, int]]) -> Iterator[Array]:
         """Yield the elements of each span (start, stop) of the array, in order, each a flat array.
 
-        Raises DamagedError, naming the object.
+        Raises DamagedError, which names the object, where an object is missing, too short, or does
+        not fit a checksum.
         """
         grid = self.array.grid
         wanted: dict[str, list[int]] = {}
@@ -130,8 +132,9 @@ class ShardedElements:
     def _stored(self, key: str, place: int, wanted: list[int]) -> memoryview:
         """Return the stored bytes of one chunk, still compressed.
 
-        key: of the shard. place: the chunk's index in the shard. wanted: indices of all chunks of
-            the shard that the caller will need; those close behind are read by the same request.
+        key: the key of the shard. place: the chunk's index in the shard. wanted: indices of all
+            chunks of the shard that the caller will need; if the chunk has to be requested, the
+            wanted chunks close behind it are read by the same request.
         """
         index = self._index(key)
         start, stop = self._extent(key, index, place)
@@ -146,11 +149,13 @@ class ShardedElements:
     ) -> int:
         """Return the offset where a read should end that begins with chunk `place` of a shard.
 
-        The read ends behind the wanted chunks, before the first large gap between them. If it
-        begins where the last read of the shard ended, it goes up to the shard's index instead.
+        The read ends behind the last wanted chunk, or before the first large gap between wanted
+        chunks. But a read that begins where the last read of the shard ended goes up to the
+        shard's index.
 
-        key, index: of the shard. wanted: indices of all chunks of the shard that the caller will
-            need. before: the bytes of the last read of the shard; None if there was none.
+        key, index: the shard's key, and its index (offsets and sizes of its chunks). wanted:
+            indices of all chunks of the shard that the caller will need. before: the bytes of the
+            last read of the shard; None if there was none.
         """
         start, stop = self._extent(key, index, place)
         if before is not None and before.stop == start:  # a reader goes through the whole shard

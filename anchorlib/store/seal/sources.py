@@ -1,4 +1,7 @@
-"""Reads the values of a live rank's form sorted by series, and compares them with their digests."""
+"""Reads the values of a live rank's form sorted by series, and checks them by their digests.
+
+A live rank is one as its writer wrote it, not sealed (compressed for an archive) yet.
+"""
 
 from __future__ import annotations
 
@@ -62,18 +65,19 @@ class SortedForm:
 
     @property
     def ends(self) -> Array:
-        """An array: for each record the offset behind its last element in the sealed array."""
+        """For each record, the index behind its last element in the flat sealed array."""
         if self.entry.shape is None:
             ends: Array = np.cumsum(self.sizes)
             return ends
         return np.arange(1, len(self.rows) + 1) * prod(self.entry.shape)
 
     def labels(self) -> dict[str, Array]:
-        """Return the labels (series, step, …) of the records, by name, each an int64 array.
+        """Return the labels of the records: by name, an int64 array with an entry per record.
 
-        "written_row" is each record's row in the form's arrays as written. In a flat form (of many
-        shapes) there are also labels for where each record's elements begin, and one for each
-        number of its shape.
+        The names are "series", "step", "pass_index", "call", and "written_row", each record's row
+        in the form's arrays as written. In a flat form (of many shapes) also "start" and
+        "written_start", where each record's elements begin in the sealed array and in the array as
+        written, and "shape_0", "shape_1" and so on, the numbers of its shape.
         """
         reader = self.reader
         labels = {name: reader.column(name)[self.rows].astype(INT64) for name in LABELS[1:]}
@@ -87,16 +91,19 @@ class SortedForm:
         return labels
 
     def values(self) -> Values:
-        """Return a function that reads elements (start, stop) of the sealed rank's array.
+        """Return a function f(start, stop) that reads elements of the future sealed array.
 
-        The ranges of its calls must ascend; it raises DamagedError for values that do not fit their
-        digests.
+        The caller must ask for ascending ranges. The function raises DamagedError for values that
+        do not fit their digests.
         """
         return Values(self)
 
 
 class Values:
-    """Reads values in the order of the sealed rank's array, and compares each with its digest."""
+    """Reads values in the order of the sealed array; raises if they do not fit their digests.
+
+    A digest is the hash of all values of one record, made when the record was captured.
+    """
 
     def __init__(self, form: SortedForm) -> None:
         self._form = form
@@ -126,7 +133,7 @@ class Values:
     def _parts(self, start: int, stop: int, size: int) -> Iterator[Array]:
         """Yield elements start … stop - 1 of records of `size` elements, read piece by piece.
 
-        It is for records that are too large for one shard.
+        Used where a range begins or ends inside a record, as records larger than a shard make it.
         """
         while start < stop:
             record, first = divmod(start, size)
@@ -138,8 +145,8 @@ class Values:
     def _flat(self, start: int, stop: int) -> Iterator[Array]:
         """Yield elements start … stop - 1 of a flat form (many shapes), record by record.
 
-        In the array before sealing, records of other series lie between those of one series.
-        Records that lie near each other there are read together.
+        In the array as the writer wrote it, records of other series lie between the records of one
+        series. Wanted records that lie near each other in that array are read by one call.
         """
         form, values = self._form, self._form.stored.values
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
@@ -158,9 +165,10 @@ class Values:
         yield from (values.span(at, at + n) for at, n in zip(source, counts, strict=True))
 
     def _check(self, data: Array) -> None:
-        """Add these elements to the running digest; compare each record that ends among them.
+        """Hash these elements, and compare the hash of each record that ends among them.
 
-        Raises DamagedError where a record does not fit its digest.
+        The running hash of a record that does not end among them is kept for the next call. Raises
+        DamagedError where a record does not fit its digest.
         """
         raw = data.view(np.uint8).data
         at, width = 0, data.dtype.itemsize
@@ -190,8 +198,9 @@ class Values:
 def sorted_form(reader: RankRecords, location: Location, entry: Form) -> SortedForm | None:
     """Return the records of a form (one dtype and shape) sorted by series, then as written.
 
-    None where no values are kept. location: that of the rank. entry: the form. Raises DamagedError
-    where a row of the form's arrays has no record, or has two.
+    Return None where the form has no array of values, as no values were stored. location: that of
+    the rank. entry: the form. Raises DamagedError where a row of the form's arrays belongs to no
+    record, or to two records.
     """
     if entry.array is None:
         return None

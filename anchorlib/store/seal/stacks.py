@@ -63,7 +63,10 @@ class Stack:
         return Written(array, ("column", "record"), TABLES, stamp(columns=list(self.columns)))
 
     def elements(self, start: int, stop: int) -> Array:
-        """Return elements start … stop - 1 of the stack, which is one column after the other."""
+        """Return elements start … stop - 1 of the stack's array, in C order, as a flat array.
+
+        In this order all entries of the first column come first, then those of the second column.
+        """
         columns, at = list(self.columns.values()), 0
         entries = np.empty(stop - start, self.dtype)  # np.concatenate would lose the byte order
         while start < stop:

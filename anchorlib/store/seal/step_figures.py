@@ -61,9 +61,9 @@ class StepLine:
 class FirstNonfinite:
     """The first record with a NaN or an infinity, by step and execution order, then by rank.
 
-    key: its name, kind, mode and phase. nan, inf: how many elements are NaN and infinite, of
-        `numel`. skipped: whether GradScaler skipped the step.
-    before: how many counted records of the same rank come before this one.
+    key: the record's name, kind, mode and phase. nan, inf: how many of the record's `numel`
+        elements are NaN, and how many infinite. skipped: whether GradScaler skipped the step.
+        before: how many counted records of the rank come earlier by step and execution order.
     """
 
     step: int
@@ -85,13 +85,16 @@ class StepFigures:
 
     The cell of a line and a stretch has the number: line index * number of stretches + stretch
     index.
+
     ranks: the ranks whose records are counted, ascending. steps: steps with records, ascending.
-    width: how many steps a stretch has. stretches: their first steps divided by the width,
-        ascending. lines: ascending by their keys.
-    counts: for each name in COUNTS an array with a whole number per cell. low, high: the extremes
-        of the finite elements of each cell, NaN where there are none. sums: the sum of the finite
-        elements of each cell. squares: the sum of the squared L2 norms of each cell's records.
-    bins, bin_counts: ascending (cell * SPAN + exponent + OFFSET), and how many elements each has.
+    width: how many steps a stretch has. stretches: for each stretch with records, its first step
+        divided by the width, ascending. lines: ascending by their keys.
+    counts: for each name in COUNTS an array with a whole number per cell. low, high: the smallest
+        and the largest finite element of each cell, NaN where there are none. sums: the sum of the
+        finite elements of each cell. squares: the sum of the squared L2 norms of each cell's
+        records.
+    bins: for each histogram bin that has elements the number cell * SPAN + exponent + OFFSET,
+        ascending. bin_counts: how many elements each of these bins has.
     first: the first record that is not finite; None where all elements are finite.
     """
 
@@ -115,7 +118,11 @@ class StepFigures:
     __hash__ = None  # type: ignore[assignment]  # arrays have none
 
     def arrays(self) -> dict[str, Array]:
-        """Return all arrays by name, except `steps` and `stretches`."""
+        """Return all arrays by name, except `steps` and `stretches`.
+
+        `sums` and `squares` are two arrays each: keys ("sums", "squares") and counts ("sum_counts",
+        "square_counts"), see `ExactSums`.
+        """
         return {
             **self.counts,
             "low": self.low,
@@ -135,9 +142,9 @@ class StepFigures:
 
 
 class StepPool:
-    """Adds up the step figures of several ranks, which are given one after the other.
+    """Adds up the step figures of several ranks, which are given one after the other by `add`.
 
-    The order of the ranks does not matter; each may be added once.
+    The order of the ranks does not matter. The caller must add each rank only once.
     """
 
     def __init__(self) -> None:
@@ -148,7 +155,8 @@ class StepPool:
     def add(self, part: StepFigures | None) -> None:
         """Add the counts, extremes and histograms of a rank's steps, or of several ranks together.
 
-        part: these figures; None for a rank that has none, and then `total` returns None.
+        part: these figures; None for a rank that has no figures. After None, `total` returns None,
+        whatever else is added.
         """
         if part is None or self._is_lacking:
             self._is_lacking, self._waiting = True, []
@@ -181,8 +189,8 @@ def fitting(lines: int, width: int, steps: Array) -> tuple[int | None, Array]:
     A cell is a line (name, kind, mode, phase) in a stretch (range of steps). Stretches begin with
     `width` steps, and the width is doubled until there are few enough cells.
     lines: how many lines there are. steps: the steps with records.
-    Return (width, the numbers of the stretches with records: first step divided by the width). The
-    width is None where there are too many lines for any width.
+    Return (width, an array with the number of each stretch that has records, its first step divided
+    by the width). The width is None where there are too many lines for any width.
     """
     stretches = np.unique(steps // width)
     while lines * len(stretches) > MOST_CELLS:

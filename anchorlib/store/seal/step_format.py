@@ -1,4 +1,4 @@
-"""Figures of steps as an index stores them: lines as text, arrays compressed.
+"""Figures of steps as an index stores them: arrays compressed, all else as JSON.
 
 Sizes are checked before memory is allocated for them, because an index may come from anywhere.
 """
@@ -134,8 +134,9 @@ def _keyed(packed: Mapping[str, Any], keys: str, counts: str, most: int) -> tupl
     """Return two unpacked arrays: ascending keys, and a count for each key.
 
     packed: packed arrays by name. keys, counts: the names of the two arrays in `packed`.
-    most: all keys are below it.
-    Raises ValueError where a key is negative or too large, or the keys do not ascend.
+    most: the number below which all keys must be.
+    Raises ValueError where a key is negative or not below `most`, where the keys do not ascend, or
+    where there is not one count for each key.
     """
     ascending = _unpacked(packed[keys], np.int64)
     # Neighbours are compared: a difference of two of them might not fit into 64 bits.

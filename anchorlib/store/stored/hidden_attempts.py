@@ -44,9 +44,10 @@ def _sorted(values: Array) -> Array:
 
 
 def _group_maximum(keys: list[Array], values: Array) -> Array:
-    """Return, for each row, the largest entry of `values` among all rows with the same keys.
+    """Return, for each row, the largest entry of `values` among the rows that have its keys.
 
-    keys: one array for each key, with an entry for each row.
+    keys: several arrays, each with an entry for each row; two rows have equal keys if their entries
+    are equal in every one of these arrays.
     """
     order = np.lexsort([values, *keys])
     ends = np.zeros(len(order), bool)

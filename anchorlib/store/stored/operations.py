@@ -24,8 +24,8 @@ LOG: Final = "ops/log"
 def operation_entries(rank: Location) -> tuple[list[Entry], int]:
     """Read the log of operations of a rank; return its entries and its length in bytes.
 
-    The length counts complete lines alone; without a log the result is ([], 0). Raises DamagedError
-    for a line that no writer made.
+    The length counts complete lines alone. Without a log the result is ([], 0). Raises DamagedError
+    for a line that does not fit its checksum or holds no valid entry.
     """
     entries: list[Entry] = []
     rest, end, chunk = b"", 0, 0

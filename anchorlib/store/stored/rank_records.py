@@ -55,7 +55,8 @@ class RankRecords(RankRows, Protocol):
     def bins(self, rows: Array) -> tuple[Array, Array, Array]:
         """Return three parallel arrays, with an entry for each bin of these rows' histograms.
 
-        They hold the row's index in `rows`, the bin's exponent, and how many elements it counts.
+        The arrays hold the index in `rows` of the row that the bin is of, the bin's exponent, and
+        how many elements are in the bin.
         """
 
     def pooled_pairs(self, rows: Array) -> Log2Histogram:

@@ -43,9 +43,9 @@ class RowChecks:
         self._fit = np.zeros(0, np.bool_)  # rows that were found to fit before
 
     def fresh_unfit(self, rows: Array) -> list[int]:
-        """Return those of these rows (row numbers) that do not fit their checksum.
+        """Return which of `rows` (row numbers) do not fit their checksum.
 
-        Rows that were found to fit before are not read again; rows without a checksum count as
+        Rows that an earlier call found to fit are not read again; rows without a checksum count as
         fitting. Raises StoreError where a column cannot be read.
         """
         if len(self._fit) < self._reader.committed:
@@ -66,17 +66,17 @@ class RowChecks:
     def _with_next(self, rows: Array) -> Array:
         """Return `rows` and some rows near them that are still unchecked, in ascending order.
 
-        Of the 1024 rows from the first of `rows` on, it adds those that are not yet known to fit
-        their checksums.
+        The rows added are those, of the 1024 rows from the lowest of `rows` on, that are not yet
+        known to fit their checksums.
         """
         first = int(rows.min())
         fresh = np.flatnonzero(~self._fit[first : first + _AHEAD]) + first
         return np.union1d(rows, fresh)
 
     def unfit(self, rows: Array) -> list[int]:
-        """Return those of these rows (row numbers) that do not fit their checksum.
+        """Return which of `rows` (row numbers) do not fit their checksum; read all of them.
 
-        Rows without a checksum are skipped. Raises StoreError where a column cannot be read.
+        Rows without a checksum count as fitting. Raises StoreError where a column cannot be read.
         """
         checked = self._reader.catalogue.checked
         own = rows[:0] if checked is None else rows[rows >= checked]

@@ -41,9 +41,10 @@ class StoredRows:
         return self.dtype.itemsize * prod(self.shape)
 
     def span(self, start: int, stop: int) -> Array:
-        """Return rows start … stop - 1, shape (stop - start, *shape).
+        """Return rows start … stop - 1, as an array of shape (stop - start, *shape).
 
-        Raises DamagedError where a chunk file is short, or missing and not allowed to be (`blank`).
+        Raises DamagedError where a chunk file is too short, or is missing and `blank` is False;
+        StoreError where the rows do not fit into memory.
         """
         if (source := self._source()) is not None:
             return source.span(start, stop)
@@ -61,10 +62,10 @@ class StoredRows:
         return entries
 
     def pick(self, rows: Array) -> Array:
-        """Return the given rows in the given order, shape (len(rows), *shape).
+        """Return the given rows in the given order, as an array of shape (len(rows), *shape).
 
-        rows: row numbers. Raises DamagedError where a chunk file is short, or missing and not
-            allowed to be (`blank`).
+        rows: row numbers. Raises DamagedError where a chunk file is too short, or is missing and
+            `blank` is False; StoreError where the rows do not fit into memory.
         """
         if (source := self._source()) is not None:
             return source.pick(rows)
@@ -84,15 +85,18 @@ class StoredRows:
         return picked
 
     def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
-        """Yield the elements of one row in C order, in pieces of up to `nbytes` or one element."""
+        """Yield the elements of row number `row` in C order, as flat arrays.
+
+        Each array takes at most `nbytes` bytes, but has at least one element.
+        """
         size, count = prod(self.shape), max(nbytes // self.dtype.itemsize, 1)
         for start in range(0, size, count):
             yield self.part(row, start, min(start + count, size))
 
     def part(self, row: int, start: int, stop: int) -> Array:
-        """Return elements start … stop - 1 of one row in C order, flat.
+        """Return elements start … stop - 1 of row number `row` in C order, as a flat array.
 
-        Raises DamagedError where a chunk file is short, or missing and not allowed to be (`blank`).
+        Raises DamagedError where the chunk file is too short, or is missing and `blank` is False.
         """
         if (source := self._source()) is not None:
             return source.part(row, start, stop)
@@ -103,10 +107,10 @@ class StoredRows:
         return elements
 
     def _source(self) -> RowSource | None:
-        """Return the object that reads this array where it is not in chunk files; None where it is.
+        """Return what reads this array of a sealed (archived) rank; None for other ranks.
 
-        Arrays of sealed (archived) ranks are not in chunk files. Raises DamagedError where that
-        object's rows have another shape or dtype than this array's.
+        In a sealed rank the array's rows are not in chunk files. Raises DamagedError where the rows
+        of the returned object would have another shape or dtype than this array.
         """
         source = rows_at(self.location, self.key)
         if source is not None and (source.dtype, source.shape) != (self.dtype, self.shape):

@@ -25,7 +25,8 @@ UNFIT = "they do not fit their digest"
 def unfit(values: Array, digests: bytes) -> list[int]:
     """Return the indices along the first axis of `values` whose entries do not fit their digest.
 
-    digests: the stored digests of all entries, 16 bytes each, end to end.
+    An entry is the values of one record. digests: the stored digests (xxh3-128) of all entries, 16
+    bytes each, end to end.
     """
     width = DIGEST_BYTES
     made = [*map(xxhash.xxh3_128_digest, _parts(values))]
@@ -58,9 +59,11 @@ def removed_meanwhile(reader: RankRows) -> RunNotFoundError:
 def damage(reader: RankRows, row: int, why: str, what: str = "the values") -> AnchorError:
     """Return the error to raise for a damaged record: a DamagedError that names the record.
 
-    row: the record's row in the rank's table. why: what is wrong. what: what of the record is
-        damaged. The error is a RunNotFoundError where the rank was removed since it was opened:
-        missing files read as zeros, which fit no digest, and would look like damage.
+    The error is a RunNotFoundError instead where the rank was removed since it was opened: missing
+    files read as zeros, which fit no digest, and would look like damage.
+
+    row: the record's row in the rank's table. why: what is wrong, for the message. what: what is
+        damaged of the record, as the message begins.
     """
     run = f"{escape(reader.run)}: " if reader.run else ""
     if not reader.is_current:

@@ -60,7 +60,11 @@ class StoredForm:
         return self.values.span(offset, offset + count).reshape(shape)
 
     def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
-        """Yield the raw stored values of one record in C order, flat, at most `nbytes` a time."""
+        """Yield the raw stored values of one record in C order, as flat arrays.
+
+        Each array takes at most `nbytes` bytes, but has at least one element. row: the record's row
+        in the form's arrays.
+        """
         if self.entry.shape is not None:
             yield from self.values.blocks(row, nbytes)
             return
@@ -106,13 +110,13 @@ class StoredForm:
         return self._offsets.pick(rows)
 
     def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
-        """Return the different shapes of these records; rows: their rows in the form's arrays."""
+        """Return the different shapes of the records in these rows of the form's arrays."""
         if self.entry.shape is not None:
             return {self.entry.shape}
         return set(_trimmed(self.shapes(rows)))
 
     def shape_list(self, rows: Array) -> list[tuple[int, ...]]:
-        """Return the shape of each of these records; rows: their rows in the form's arrays."""
+        """Return the shape of the record in each of these rows of the form's arrays."""
         if self.entry.shape is not None:
             return [self.entry.shape] * len(rows)
         return _trimmed(self.shapes(rows))
@@ -142,9 +146,10 @@ class StoredForm:
         return int(offsets[kept[-1]]) + prod(shape)
 
     def _place(self, row: int) -> tuple[int, tuple[int, ...]]:
-        """Return offset and shape of a record in a flat form, which holds many shapes.
+        """Return (offset of the first element, shape) of a record in a flat form.
 
-        Raises StoreError where no values of the record are kept.
+        A flat form holds records of many shapes, their elements end to end. row: the record's row
+        in the form's arrays. Raises StoreError where no values of the record are kept.
         """
         offset = int(self._offsets.span(row, row + 1)[0])
         if offset < 0:

@@ -35,11 +35,11 @@ _LINEAGE = ("edges", "header_of", "attempt")  # first keys of the lines that Lin
 class Statements:
     """Writes gaps, lineage and header entries of an attempt into the catalogue of one rank.
 
-    An attempt is what one writer records; `begin` or `go_on` says which attempt it is. What happens
-    on a full disk depends on whether the writer was opened with `wait_for_room`. If it was, the
-    methods raise OSError (ENOSPC), and the caller sends the rejected statements again. If it was
-    not, lineage is not written. Gaps are written even then, because by them a reader learns that
-    the disk was full.
+    An attempt is what one writer records; `begin` or `go_on` has to be called first, and says which
+    attempt the statements are about. What happens on a full disk depends on whether the writer was
+    opened with `wait_for_room`. If it was, the methods raise OSError (ENOSPC), and the caller sends
+    the rejected statements again. If it was not, lineage is left out and counted as left out. Gaps
+    are written even then, because by them a reader learns that the disk was full.
     """
 
     def __init__(self, file: CatalogFile, budget: RankQuota, catalogue: Catalogue) -> None:

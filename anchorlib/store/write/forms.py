@@ -7,9 +7,10 @@
                       /shape          (record, 8), -1 behind the end of a shape
                       /series step pass_index call
 
-A form is the records of one dtype and shape; a flat form holds records of many shapes. A block's
-values are written first (`write`). They count once its rows are committed (`settle`); values that
-were written and not settled are overwritten by the next block.
+A form is the records of one dtype and shape; a flat form holds records of many shapes. Of a block
+of records the values are written first (`OpenForm.write`). They count once the block's table rows
+are committed (`OpenForm.settle`). Values that were written and not settled are overwritten by the
+next block.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Addition:
 
     A form is the records of one dtype and shape; a flat form holds records of many shapes.
     values: buffers with the values of the block's records, end to end.
-    rows, elements: by how many the form grows.
-    starts, shapes: rows for the arrays `start` and `shape`, which only a flat form has.
+    rows, elements: how many rows, and in a flat form how many elements, the form gets.
+    starts, shapes: the new rows of the arrays `start` and `shape`; None where the form is not flat.
     """
 
     form: OpenForm
@@ -67,10 +68,14 @@ class OpenForm:
     """The writer's arrays for records of one dtype and shape (a form); new records are appended.
 
     A flat form holds records of one dtype and many shapes, their elements end to end.
+
     entry: the form as the catalogue describes it. rank: the directory of the rank.
+    files: keeps the chunk files open.
     rows, elements: how many are settled, that is, belong to committed rows of the table.
-    series: for each series with published records in this form, its entry in the JSON of the
-        group's attributes.
+    series: by the number of each series with published records in this form, its entry in the JSON
+        of the group's attributes.
+    arrays, documents: by the name of each array, the object that writes its rows, and its zarr.json
+        for any length; empty until `open` is called.
     """
 
     entry: Form

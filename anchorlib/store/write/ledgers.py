@@ -37,7 +37,7 @@ _SHARE: Final = 64  # growing totals are written every second while gaps are bel
 
 
 def _key(gap: Gap) -> int:
-    """Return a hash of the fields by which a gap differs from the other gaps of its attempt."""
+    """Return a hash of a gap's name, kind, mode and reason, by which an attempt's gaps differ."""
     return xxhash.xxh3_64_intdigest(
         "\0".join((gap.name, gap.kind, gap.mode, gap.reason)).encode(errors="surrogatepass")
     )
@@ -88,11 +88,11 @@ class GapLedger:
         return fresh
 
     def due(self, run_bytes: int) -> list[Gap]:
-        """Return the gaps to write now, and count them as written.
+        """Return the gaps that the caller has to write now, and count them as written.
 
-        These are gaps that are new or whose count has doubled since it was written. Once a second
-        they are all gaps that have grown, as long as the lines of gaps take at most 1/64 of the run
-        (or 1 MiB where that is more), and at most 16 MiB.
+        These are gaps that are new or whose count has doubled since it was written. At most once a
+        second they are all gaps that have grown, as long as the lines of gaps take at most 1/64 of
+        the run (or 1 MiB where that is more), and at most 16 MiB.
         run_bytes: the present size of the run.
         """
         now = time.monotonic()
@@ -104,7 +104,10 @@ class GapLedger:
         return [self._write(key) for key in due] + self._folded_gap(growth=2)
 
     def rest(self) -> list[Gap]:
-        """Return all gaps whose newest total is not written, and count them as written."""
+        """Return all gaps whose newest total is not written yet, and count them as written.
+
+        The caller has to write them.
+        """
         return [self._write(key) for key in list(self._grown)] + self._folded_gap(growth=1)
 
     def _is_named(self, gap: Gap, known: int | None) -> bool:
@@ -162,7 +165,8 @@ class LineageLedger:
 
     Lineage says what each value was computed from.
     nbytes: bytes of all lines with lineage or header entries in the catalogue. header: the header
-    of the attempt that writes them, which may count entries left out before the attempt went on.
+    of the attempt that is written about; where the attempt goes on after an interruption, the
+    header may have a count of entries left out before.
     """
 
     def __init__(self, nbytes: int, header: Mapping[str, Any]) -> None:

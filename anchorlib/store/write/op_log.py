@@ -24,8 +24,8 @@ _LINE_BYTES: Final = 8 << 20
 class OperationFile:
     """Adds entries, each only once, to the log of traced operations of one rank.
 
-    rank: the rank's directory. budget: counts the bytes. Entries for which there is no room are
-        counted in the log as a gap.
+    rank: the rank's directory. tree: makes the log's zarr array. budget: counts the bytes, and says
+        whether there is room. Entries for which there is no room are counted in the log as a gap.
     """
 
     def __init__(self, rank: Path, tree: NodeWriter, budget: RankQuota) -> None:
@@ -95,7 +95,7 @@ class OperationFile:
     def publish(self) -> None:
         """Write the count of entries left out, and the log's length for other zarr readers.
 
-        Does nothing where no entry was added.
+        Does nothing where `add` was never called with an entry.
         """
         if self._file is not None:
             self._file.append(self._gap(self._attempt))

@@ -61,10 +61,11 @@ class ChunkFiles:
         return descriptor
 
     def put(self, path: str, fill: Callable[[int], object]) -> int:
-        """Create a file at `path` whose content `fill` writes; return its open descriptor.
+        """Create a file at `path`; return its descriptor, which the caller has to close.
 
-        Closes the other chunk files first where the process has too many files open. See
-        `NodeWriter.put`.
+        fill: a function that gets the descriptor and writes the file's content, before the file
+        appears at `path`. Where the process has too many files open, all chunk files that are open
+        here are closed, and the file is then created.
         """
         return self._with_room(lambda: self._tree.put(path, fill))
 

@@ -47,8 +47,10 @@ INT64 = np.dtype("<i8")
 class Publisher:
     """Updates what zarr readers other than anchorlib's see of one rank, to its last committed row.
 
-    They see the zarr.json files, and the labels: the series, step, pass and call of each record,
-    repeated in arrays beside its values.
+    Such readers see the zarr.json files, and the labels: the series, step, pass and call of each
+    record, repeated in arrays beside its values.
+
+    rank: the rank's directory. tree: writes the files.
     """
 
     def __init__(self, rank: Path, tree: NodeWriter) -> None:
@@ -138,7 +140,8 @@ def tell_series(reader: RankReader, forms: Sequence[OpenForm], start: int, stop:
     """Read from published rows which series each form holds, and add them to `form.series`.
 
     A form has the arrays of one dtype and shape; the attributes of its zarr group list its series.
-    start, stop: the table rows to look at; `stop` is exclusive.
+    Nothing is written. forms: all forms of the rank, by number. start, stop: the table rows to look
+    at; `stop` is exclusive.
     """
     for form, (_, labels) in _labels(reader, forms, start, stop):
         _tell(form, labels["series"], reader.catalogue.series)

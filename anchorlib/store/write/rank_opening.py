@@ -56,6 +56,7 @@ __all__ = ["RankPlace", "resume_counters", "store_errors", "take_up"]
 class RankPlace:
     """Which rank a writer opens: its store, run and number, and how it is created if new.
 
+    tree: makes files and zarr groups in the store.
     author: the name by which the collector knows the writer; kept with a run that is new.
     part: the piece of the rank that this store holds, where other collectors hold the rest; None
         where this store holds all of it.
@@ -78,9 +79,10 @@ class RankPlace:
 
     @property
     def first(self) -> int:
-        """The number of the first record written into this store; 0 where it holds the whole rank.
+        """The number of the first record that this writer writes into this store.
 
-        A writer numbers all its records in one sequence, whichever collector it sends them to.
+        A writer numbers all its records in one sequence, whichever collector it sends them to. The
+        number is 0 where this store holds the whole rank.
         """
         return self.part.first if self.part is not None else 0
 
@@ -92,9 +94,9 @@ class RankPlace:
     def goes_on(self, reader: RankReader, claim: bytes) -> bool:
         """Return whether the writer with this claim may continue the rank's last attempt.
 
-        It may where the last attempt has the same claim, and the record that the writer sends next
-        follows those stored without a hole.
-        claim: the hash of the writer's secret.
+        The writer may where the last attempt has the same claim, and the first record that the
+        writer sends here (`first`) leaves no hole behind the records that are stored.
+        claim: the hash of the writer's secret; an empty claim may continue nothing.
         """
         attempts = reader.catalogue.attempts
         if not (claim and attempts and attempts[-1].claim == claim):
@@ -118,13 +120,17 @@ class RankPlace:
 
         The store's note of an archive of the run is deleted, because the archive will lack the
         records that are written from now on.
+
         claim: the hash of the writer's secret. budget: counts the files that are made.
-        resume, overwrite: what to do with a rank that exists. acknowledged: how many records this
-            writer had delivered before.
-        Raises RunExistsError where the rank exists and the caller asked for neither resume nor
-        overwrite, where the rank can take no more records, or where the run was archived and
-        removed from this store; StoreError where the `acknowledged` records of this writer are
-        gone, or another attempt has continued the rank.
+        resume: whether to continue a rank that exists, as its next attempt. overwrite: whether to
+            replace it by an empty rank. Neither counts where the writer's own attempt goes on.
+        acknowledged: how many records this writer had delivered before.
+
+        Raises RunExistsError where the rank has records of an attempt and the caller asked for
+        neither resume nor overwrite, where a rank to be continued takes no more records (it is
+        sealed, or of an old format), or where the run was archived and removed from this store;
+        StoreError where the `acknowledged` records of this writer are gone, or another attempt has
+        continued the rank since this writer began.
         """
         run = run_directory(self.store, self.run)
         existing = self._existing(damaged=overwrite)
@@ -297,11 +303,10 @@ def table_chunks(rows: int) -> Iterator[tuple[int, int]]:
 
 
 def _forget_ranks(run: Path) -> None:
-    """Delete the files about all of a run's ranks, which a run that came from an archive has.
+    """Delete the files about all ranks of a run together: index, digests and figures of steps.
 
-    They are the archive's index, digests and figures of steps; records written now make them
-    outdated.
-    run: the run's directory.
+    Only a run that came from an archive has such files. Records written now would make them
+    outdated. run: the run's directory.
     """
     of_all = (run.glob(made("*")) for made in (digests_key, steps_key))
     for one in (run / INDEX, *chain(*of_all)):

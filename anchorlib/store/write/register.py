@@ -131,7 +131,7 @@ class Register:
         return series, phases
 
     def sound_layouts(self, tables: Tables, codes: Array) -> Array:
-        """Return a mask of the rows whose dtype and shape are those of a possible tensor.
+        """Return a mask of the rows whose dtype and shape a tensor can have.
 
         For a (dtype, shape) that no tensor can have, `refusals` gets the reason.
         codes: for each row, the index of its (dtype, shape) in `tables.layouts`.

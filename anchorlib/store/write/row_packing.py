@@ -30,8 +30,9 @@ _MOST_ORDER: Final = (1 << 63) - 1
 class Packed:
     """One block ready to be written: packed rows, their checksums, histogram pairs, values.
 
-    exponents, counts: the stored histogram pairs as bytes. pairs: how many pairs there are.
-    additions: the values, by the form (dtype and shape) that they go to.
+    rows: the packed rows, end to end. checks: the checksum of each row. exponents, counts: the
+    stored histogram pairs as bytes. pairs: how many pairs there are. additions: the values, an
+    Addition for each form (dtype and shape) that gets some.
     """
 
     rows: bytes
@@ -54,11 +55,11 @@ class Packer:
         self.order_base = 0
 
     def admit(self, block: RowBlock) -> RowBlock:
-        """Return the block without the rows that cannot be stored; `misfits` tells of these rows.
+        """Return the block without the rows that cannot be stored.
 
         A row cannot be stored where its name, kind, mode, phase, dtype or shape is invalid. The
-        result's `misfits` are those of `block`, and one more for each such row. Raises
-        StoreError where the order of a record is beyond the table's 64 bits.
+        result's `misfits` are those of `block`, and one more, with the reason, for each row that
+        was taken out. Raises StoreError where the order of a record is beyond the table's 64 bits.
         """
         if len(block) and int(block.columns["order"].max()) > _MOST_ORDER - self.order_base:
             raise StoreError("a record's order is out of range")
@@ -182,7 +183,7 @@ def _histograms(block: RowBlock, table: Array, pairs: int) -> tuple[Array, Array
 def _checks(
     rows: bytes, exponents: bytes, counts: bytes, ends: Array, seeds: Array
 ) -> Iterator[int]:
-    """Yield the checksum of each packed row together with its histogram pairs.
+    """Yield, for each row, one checksum of the packed row and its histogram pairs.
 
     rows: the packed rows, end to end. exponents, counts: all histogram pairs, 2 and 8 bytes each.
         ends: where each row's pairs end among them. seeds: the checksum seed of each row.

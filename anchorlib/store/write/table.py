@@ -1,4 +1,4 @@
-"""Writes the table of one rank: one row a record, one file for each column and 65,536 rows.
+"""Writes the table of one rank: a row for each record, a file for each 65,536 rows of a column.
 
 `append` writes each column of a block with one call; `commit` writes `seq`, after which the rows
 exist. Rows that were appended and not committed are overwritten by the next block.
@@ -61,7 +61,10 @@ class RowTable:
         self._columns["check"].write_packed(self.rows, check_column.tobytes())
 
     def commit(self, rows: int, pairs: int) -> None:
-        """Commit the next `rows` appended rows and `pairs` histogram pairs: they exist now."""
+        """Commit the next `rows` appended rows and `pairs` histogram pairs: they exist now.
+
+        Raises OSError where the disk fails or is full; the rows are then not committed.
+        """
         seq = np.arange(self.rows + 1, self.rows + rows + 1, dtype=COLUMNS["seq"])
         try:
             self._columns["seq"].write_packed(self.rows, seq.tobytes())
@@ -92,7 +95,7 @@ class CatalogFile:
         self._bytes = SlotArray(self._files, str(path), 1, CATALOG_CHUNK)
 
     def append(self, lines: bytes) -> None:
-        """Write complete lines behind the last one, also across the end of a chunk."""
+        """Write complete lines behind the last complete line, also across the end of a chunk."""
         self._bytes.write_packed(self.end, lines)
         self.end += len(lines)
 

@@ -82,19 +82,19 @@ class Writer:
         author: str = "",
         part: Part | None = None,
     ) -> Writer:
-        """Create the rank, or resume it, and hold its lock until `close`.
+        """Create the rank, or resume it; return its writer, which holds its lock until `close`.
 
         resume: continue a rank that exists, as its next attempt.
         overwrite: remove what this rank recorded before (other ranks stay) and begin anew.
-        header: facts to keep about this attempt, as JSON can hold them.
+        header: facts to keep about this attempt, by name; values that JSON can hold.
         writer_id: a secret of the writer; the store keeps its claim, a hash of it. Where the last
             attempt has this writer's claim, that attempt is continued, whatever `resume` and
             `overwrite` say, and `committed` says how far it had come.
         fsync: wait for the disk before each block is committed, so that it survives power loss.
         max_bytes: the limit of this rank's size on disk. Beyond it values are left out and
             summaries kept; None leaves a twentieth of the file system free.
-        wait_for_room: raise StoreError where the file system is full, instead of leaving values
-            out: for callers that keep unwritten records and try again.
+        wait_for_room: whether writing raises StoreError where the file system is full, instead of
+            leaving values out: for callers that keep unwritten records and try again.
         acknowledged: how many records this writer had delivered before. Where the store has lost
             them, StoreError is raised and no new rank is made in their place.
         run_room: the limit for all ranks of the run together, beside `max_bytes`.
@@ -102,7 +102,11 @@ class Writer:
         author: the name by which the collector knows the writer; kept if the run is new.
         part: the piece of the rank that this store holds, where other collectors hold the rest.
 
-        Raises RunExistsError, RunBusyError, InvalidNameError, OptionError, StoreError.
+        Raises RunExistsError where the rank exists and is neither to be resumed nor overwritten,
+        takes no more records, or was archived and removed from this store; RunBusyError where
+        another process holds the rank's lock; InvalidNameError for a forbidden name of the run;
+        OptionError for a rank out of range or a header that JSON cannot hold; StoreError where the
+        store cannot be written or is damaged, or has lost acknowledged records.
         """
         check_run_name(run)
         if not 0 <= rank < MAX_RANK:
@@ -203,7 +207,7 @@ class Writer:
     def first(self) -> int:
         """The number of this attempt's first record in this store, as its sender counts records.
 
-        It is above 0 where another collector has the records before.
+        The number is above 0 where another collector has the attempt's earlier records.
         """
         return self._first
 
@@ -273,13 +277,13 @@ class Writer:
             self._left_out.add(key, np.array([one.step]), int(sizes[row]))
 
     def gap(self, gaps: Sequence[Gap]) -> Counter[str]:
-        """State how many observations of this attempt were not recorded, as totals.
+        """State how many observations of this attempt were not recorded; return how many are new.
 
-        Where the total of a gap is stated several times, the largest counts. Gaps are told apart by
-        name, kind, mode and reason; beyond a limit, all further gaps are counted in one. A total
-        that grows may be written as late as by `publish`. Return how many observations are new in
-        these totals, by reason. Once the rank is known to be gone from disk, nothing is written,
-        and the returned counter is empty.
+        gaps: totals since the attempt began. Where the total of a gap is stated several times, the
+        largest counts. Gaps are told apart by name, kind, mode and reason; beyond a limit, all
+        further gaps are counted in one. A total that grows may be written as late as by `publish`.
+        The result has, by reason, how many observations the totals count for the first time. Once
+        the rank is known to be gone from disk, nothing is written, and the result is empty.
         """
         if not self._stands():
             return Counter()
@@ -298,7 +302,7 @@ class Writer:
             self._statements.edges(edges)
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """Add entries to this attempt's header, or give them new values.
+        """Add entries (name and value) to this attempt's header, or give old entries new values.
 
         Nothing is written once the rank is known to be gone from disk. Raises OptionError for a
         value that JSON cannot hold, StoreError where writing fails.
@@ -323,8 +327,8 @@ class Writer:
     def publish(self) -> None:
         """Update zarr metadata, so that other zarr readers see all that is committed.
 
-        anchorlib's own readers need no such update. Also writes gaps and counts that were held
-        back.
+        anchorlib's own readers need no such update. Also writes the gaps, and the counts of what
+        was left out, that were held back.
         """
         self._check_ready()
         with store_errors(f"cannot write {self._place}"):
@@ -345,8 +349,8 @@ class Writer:
     def revoke(self) -> None:
         """Forbid all further writing, after the present file operation; any thread may call this.
 
-        Committed records stay intact. The thread that owns the writer then releases the rank by
-        `close`.
+        The call only sets a mark, and does not wait for that operation. Committed records stay
+        intact. The thread that owns the writer then has to release the rank by `close`.
         """
         self._owner.revoke()
 
@@ -376,7 +380,10 @@ class Writer:
             self.hand_over().release()
 
     def hand_over(self) -> RankLock:
-        """Close all files and return the rank's lock, still held, for the rank's next writer."""
+        """Close all files and return the rank's lock, still held, for the rank's next writer.
+
+        Nothing is published, and the rank stays marked open.
+        """
         self._open = False
         self._files.close()
         self._table.close()
@@ -408,8 +415,8 @@ class Writer:
     def _stands(self) -> bool:
         """Return whether the rank's directory is still there, so that the catalogue can be written.
 
-        The first call that finds it gone raises StoreError. Later calls return False, so that gaps,
-        lineage and header entries are dropped without a further error.
+        The first call that finds the directory gone raises StoreError. Later calls return False, so
+        that gaps, lineage and header entries are dropped without a further error.
         """
         self._check_open()
         if self._directory_watch.is_known_gone():

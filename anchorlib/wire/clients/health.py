@@ -16,7 +16,8 @@ def ask_health(address: Address, *, timeout: float = 5.0) -> tuple[str, float]:
 
     A first call connects; only the second call is timed. Each takes at most `timeout` seconds.
     The credentials are those in the environment variables. Raises CollectorError if the collector
-    does not answer or refuses, OptionError for credentials that cannot or must not be shown to it.
+    does not answer or refuses, OptionError for credentials that cannot or must not be shown to the
+    collector.
     """
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 

@@ -48,17 +48,13 @@ class KeeperClient:
         self.address = self._line.address
 
     def status(self) -> Sequence[Writing]:
-        """Return the ranks that are being written now, of the runs that the token may read.
-
-        Raises CollectorError.
-        """
+        """Return the ranks that are being written now, of the runs that the token may read."""
         return self._state().writings
 
     def archive(self) -> ArchivingTold | None:
         """Return how far the collector has come with archiving the runs that the token may read.
 
-        Returns None if the collector archives no runs and has none in an archive. Raises
-        CollectorError.
+        Returns None if the collector archives no runs and has none in an archive.
         """
         answer = self._state()
         return answer.archive if answer.HasField("archive") else None
@@ -66,8 +62,8 @@ class KeeperClient:
     def measure(self, run: str) -> tuple[int, bool]:
         """Return how many bytes of disk a run takes, and whether a living process writes it.
 
-        Raises RunNotFoundError, OptionError for a run whose files are in the collector's archive
-        alone, CollectorError, StoreError.
+        Raises RunNotFoundError for a run that the collector does not have, OptionError for a run
+        whose files are in the collector's archive alone.
         """
         reply = self.standing(run)
         if reply.alone:
@@ -82,8 +78,8 @@ class KeeperClient:
 
         The field `stays` of the reply says why the collector would neither remove nor rename the
         run: "" if it knows no reason, or if its version is too old to say. The field `alone` says
-        whether the run's files are only in the collector's archive. Raises RunNotFoundError,
-        CollectorError, StoreError.
+        whether the run's files are only in the collector's archive. Raises RunNotFoundError for a
+        run that the collector does not have.
         """
         return self._ask("Measure", MeasureRequest(run=run), MeasureReply, run, again=True)
 
@@ -93,13 +89,13 @@ class KeeperClient:
         unless_after: a time in nanoseconds since the epoch. If the run was written to after this
             time, the run is kept and CollectorError is raised.
 
-        Raises RunNotFoundError, CollectorError, StoreError.
+        Raises RunNotFoundError for a run that the collector does not have.
         """
         request = RemoveRequest(run=run, unless_after_ns=unless_after)
         return self._ask("Remove", request, RemoveReply, run).bytes
 
     def rename(self, run: str, name: str) -> None:
-        """Rename the run to `name`. Raises RunNotFoundError, CollectorError, StoreError."""
+        """Rename the run to `name`; raise RunNotFoundError if the collector does not have it."""
         self._ask("Rename", RenameRequest(run=run, name=name), RenameReply, run)
 
     def close(self) -> None:

@@ -36,6 +36,8 @@ class PushStream:
         reply; whoever changes the outbox has to notify it too.
     patience: how many seconds a reply may take before the stream is ended; ANSWER_SECONDS at most.
 
+    Two attributes may be read at any time.
+
     silent: whether the stream was ended because a reply that was due did not come.
     answered_at: when the last reply came, by the monotonic clock; None before the first.
     """
@@ -64,6 +66,7 @@ class PushStream:
     def run(self, metadata: Metadata = ()) -> None:
         """Send and receive until the collector has closed the run or ended the stream.
 
+        Returns at once if `cancel` was called before.
         metadata: what `Credentials.metadata` returns. Raises grpc.RpcError if the stream breaks or
         is refused, GarbledError for a reply that does not fit its checksum, and the errors of
         `Outbox.take`.
@@ -93,8 +96,8 @@ class PushStream:
     def _known(self, reply: PushReply) -> PushReply:
         """Return `reply`; raise FrameError if the collector is too old to store a part of a rank.
 
-        A rank that several collectors record has a part at each of them. Older versions know no
-        parts, as their Resume message shows.
+        A rank that several collectors share has a part at each collector. Collectors of older
+        versions know no parts: their message Resume lacks the field `first`.
         """
         knows = not reply.HasField("resume") or reply.resume.HasField("first")
         if self._hello.HasField("part") and not knows:
@@ -105,7 +108,7 @@ class PushStream:
         return reply
 
     def cancel(self) -> None:
-        """End the stream now; any thread may call this."""
+        """End the stream now; any thread may call this, and it does not wait for `run` to end."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -117,8 +120,8 @@ class PushStream:
     def _watch(self) -> None:
         """End the stream if a due reply does not come although the connection is up.
 
-        This runs on a thread of its own. A flipped bit in an HTTP/2 frame can make either end wait
-        for ever.
+        This method runs on a thread of its own until `cancel` is called. It is needed because a
+        flipped bit in an HTTP/2 frame can make either end wait for ever.
         """
         self._heard = time.monotonic()
         while not self._gone.wait(self._patience / 8):
@@ -140,7 +143,7 @@ class PushStream:
         """Yield the messages to send: `hello` first, then those of the outbox.
 
         gRPC runs this iterator on a thread of its own, which ends only when the iterator ends. The
-        event `_ended` is set at that moment.
+        event `_ended` is set when the iterator ends.
         """
         try:
             yield hello
@@ -165,6 +168,6 @@ def writer_name() -> str:
 
 
 def host_of(writer: str) -> str:
-    """Return the machine in a name that `writer_name` made; "" for any other text."""
+    """Return the host name of the machine in a name that `writer_name` made; "" for other texts."""
     match = _WRITER.fullmatch(writer)
     return "" if match is None else match[1]

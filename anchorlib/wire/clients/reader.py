@@ -40,7 +40,8 @@ class ReaderClient:
         """Return bytes of the file `key`; None if there is no such file.
 
         start: the offset of the first byte. length: the most bytes to return; None reads to the
-        file's end. A range is cut at the file's end: one that begins there or later gives b"".
+        file's end. The result is shorter than `length` where the file ends before, and b"" where
+        the file ends at `start` or before.
 
         Raises CollectorError if the collector refuses or cannot be reached, and StoreError if `key`
         is no regular file (a link, a pipe), which a collector does not read.
@@ -64,7 +65,9 @@ class ReaderClient:
     def list(self, prefix: str = "") -> list[str]:
         """Return the sorted names in the folder `prefix`; names of folders end in "/".
 
-        The list is empty if there is no such folder. Raises CollectorError, StoreError.
+        prefix: the folder's path in the store; "" is the store itself. The list is empty if there
+        is no such folder. Raises CollectorError if the collector refuses or cannot be reached,
+        StoreError if it cannot read the folder.
         """
         names: list[str] = []
         more = True

@@ -49,8 +49,8 @@ class UnaryChannel:
         """Return the collector's answer to `request`, which must come within `timeout` seconds.
 
         method: the gRPC call. kind: the class of the answer.
-        again: whether to ask again if the answer was damaged on the way; only for a question that
-            changes nothing at the collector.
+        again: whether to ask again if the answer was damaged on the way. It may be True only for a
+            question that changes nothing at the collector.
 
         Raises NotThereError for a run or file that the collector does not have, StoreError for a
         damaged store at the collector, CollectorError if the collector refuses for another reason
@@ -90,7 +90,7 @@ class UnaryChannel:
     def _refuse(self, error: grpc.RpcError) -> None:
         """Raise the error that `ask` raises for a call that ended with gRPC's `error`.
 
-        Raises nothing if the question was damaged on the way: then `ask` may ask it again.
+        Raises nothing if the question was damaged on the way, so that `ask` can ask again.
         """
         fault = failure(self.address, error)
         if fault.kind is FailureKind.MISSING:

@@ -24,8 +24,8 @@ It is long because a ping waits behind messages that were sent before it, on a s
 def open_channel(address: Address, credentials: Credentials) -> grpc.Channel:
     """Return a new channel to the collector, whose connection no other channel shares.
 
-    It connects at the first call. Raises OptionError for credentials that cannot or must not be
-    shown to this collector.
+    The channel connects at the first call that is made through it. Raises OptionError for
+    credentials that cannot or must not be shown to this collector.
     """
     check_credentials(address, credentials)
     options = [

@@ -22,7 +22,7 @@ KIND_KEY: Final = "anchor-kind"
 class FailureKind(StrEnum):
     """The kinds of failure; a value is the text by which a collector names the kind to a client.
 
-    Other versions of anchorlib know these texts, so that none of them ever changes.
+    None of these texts may ever change, because other versions of anchorlib know them.
     """
 
     # A collector that refuses for good.
@@ -62,7 +62,7 @@ class FailureKind(StrEnum):
 
     @property
     def permanent(self) -> bool:
-        """Whether the same call is expected to fail again, in the same way."""
+        """Whether the same call, if tried again, is expected to fail in the same way."""
         return self in _PERMANENT
 
     @property
@@ -176,7 +176,10 @@ def code_of(kind: FailureKind) -> grpc.StatusCode:
 
 
 def kind_of(error: grpc.RpcError) -> FailureKind:
-    """Return the kind of a failed call: what the collector states, else that of the status code."""
+    """Return the kind of a failed call: the kind that the collector states, if it states one.
+
+    Otherwise the kind that the gRPC status code stands for; LINE for a code that stands for none.
+    """
     trailing = error.trailing_metadata() or ()
     stated = next((str(one.value) for one in trailing if one.key == KIND_KEY), "")
     # A kind of a later version, or with a flipped bit, is unknown or does not fit the status code.

@@ -3,12 +3,12 @@
 gRPC's C core writes a line for each connection that fails: a trainer with a wrong certificate would
 see one every second. anchorlib reports the failed call itself, once and in a sentence.
 
-gRPC also starts threads anew in a process that was forked, as a worker of a DataLoader: 5 of 36
-trainings that forked 20 workers beside a session with a collector lost a worker by that, which was
-aborted. A forked process of ours makes no call, so that it needs none of these threads.
+gRPC also starts threads anew in a process that was forked, such as a worker of a DataLoader. That
+can abort the worker: it happened in 5 of 36 trainings that forked 20 workers beside a session with
+a collector. A forked process of ours makes no call, so that it needs none of these threads.
 
-gRPC reads both settings only while it is loaded: a program that sets the variables, or that loaded
-gRPC before, keeps its own settings.
+Both behaviours are switched off by environment variables, which gRPC reads only while it is loaded.
+A program that sets these variables itself, or that loaded gRPC before, keeps its own settings.
 """
 
 from __future__ import annotations

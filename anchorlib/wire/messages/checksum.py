@@ -2,9 +2,9 @@
 
     <message> 79 <xxh3-64 of the message, eight bytes>
 
-The checksum is the message's field `check`, which protobuf writes last. A message with it is
-called sealed. The checksum of an answer may be seeded with that of its question, so that an answer
-to another question does not fit.
+The checksum is the message's field `check`, which protobuf writes last. A message that ends in its
+checksum is called sealed. The checksum of an answer may be seeded with the checksum of its
+question, so that an answer to another question does not fit.
 """
 
 from __future__ import annotations
