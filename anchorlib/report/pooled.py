@@ -25,10 +25,11 @@ OPENED: Final = 64
 
 
 def pooled_view(run: Run, budget: PageBudget) -> RunView | None:
-    """Return what the page shows of an archived run of more than OPENED ranks; else None.
+    """Return what the page shows of an archived run of more than OPENED ranks, or None.
 
-    It is made from what the archive counted of each step. None also where the archive has no counts
-    by step, or where they exceed the budget. After None the caller reads the ranks.
+    The result is made from what the archive counted of each step. It is None for a run of at most
+    OPENED ranks, where there is no archive with such counts, and where they exceed the budget.
+    After None the caller has to read the ranks themselves.
     """
     by_step = run.by_step() if len(run.ranks) > OPENED else None
     if by_step is None or len(by_step.lines) * len(by_step.stretches) > min(
