@@ -61,8 +61,8 @@ class PageBudget:
 class Line:
     """One row of the page: what was recorded under a name, kind, mode and phase.
 
-    shape, dtype: as text. A shape with several numbers of axes, or a dtype that varies, is "mixed";
-        an axis whose size varies is "?".
+    shape, dtype: as text. In the shape an axis whose size varies is "?", and "mixed" stands for
+        several numbers of axes; several dtypes are joined by "|".
 
     ranks: those with records of this line. records: how many there are.
     bytes, gaps: those of the name, kind and mode in all phases.
