@@ -94,8 +94,8 @@ def process_queue(
     store: a directory, or a collector's URL; a collector need not answer yet.
     options: which rank of which run is recorded, and how.
 
-    on_start: called first in a thread of this process that ever empties the queue instead of the
-        recorder process; never called if there is no such thread.
+    on_start: called first in the thread of this process that empties the queue instead of the
+        recorder process, if it ever comes to that.
 
     Raises the errors of opening the store, such as StoreError, RunExistsError and RunBusyError for
     a directory, and OptionError for a collector's address.

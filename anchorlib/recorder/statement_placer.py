@@ -3,7 +3,7 @@
 A definition says which series and phase, or which dtype and shape, a number in a record's slot
 stands for. Statements say what does not stand in the records: gaps (counts of what was not
 recorded), lineage (what each value was computed from), entries of the run header, and traced
-operations. The drain is what empties the ring, in a thread or process: the worker.
+operations. The drain empties the ring, in a thread or process that is called the worker.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A RunView of many archived ranks, from figures that the archive keeps for each step.
 
-These figures lie beside the index of the run. One rank is opened, for its header and its lineage,
-however many there are.
+The figures lie beside the run's index, the file of totals that archiving writes. However many ranks
+there are, only one of them is opened, for its header and its lineage.
 """
 
 from __future__ import annotations

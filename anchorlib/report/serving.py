@@ -1,6 +1,6 @@
 """The page served and kept fresh: `anchor ui`, over Starlette.
 
-    GET /                   the list of runs and writers, or a redirect to the runs of the command
+    GET /                   the list of runs and writers, or a redirect to the command line's runs
     GET /view?run=a&run=b   the page of these runs
     GET /data?run=…&have=T  the page's data, if it is newer than tag T; 204 where it is not
 

@@ -58,8 +58,8 @@ class Sink(Protocol):
     def gap(self, gaps: Sequence[Gap]) -> None:
         """Store gap statements: how many observations of a series were not recorded, and why.
 
-        A statement's count is the total since the session began, so it replaces the statement that
-        was stored before of the same series and reason.
+        A statement's count is the total since the session began, so the statement replaces an
+        earlier statement of the same series and reason.
         """
 
     def edges(self, edges: Sequence[Edges]) -> None:

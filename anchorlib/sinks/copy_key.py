@@ -52,7 +52,7 @@ def _key() -> bytes:
 def _make(path: Path) -> None:
     """Make a file with a new key at `path`, atomically; a file that another process made is kept.
 
-    Raises OSError.
+    Raises OSError if the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     made = path.with_name(f"{_NAME}.{os.getpid()}.{os.urandom(4).hex()}")

@@ -171,7 +171,7 @@ def _are_equal(part: _CopiedAttempt, there: RankReader, records: int) -> bool:
 
 
 def _is_open(part: _CopiedAttempt, have: int, there: RankReader | None) -> bool:
-    """Return whether an attempt has to be copied, because the other store may lack a part of it.
+    """Return whether an attempt has to be copied, because the other store may lack some of it.
 
     This is so if records are missing there. It is also so if all records are there, but the attempt
     is the last one there, and this user can continue it: then its gaps, lineage or traced

@@ -47,10 +47,12 @@ class RankLock:
 
     @classmethod
     def take(cls, store: Path, run: str, rank: int, part: int = 0) -> RankLock:
-        """Take the lock of one rank of one run, or of a part of it.
+        """Take the lock of one rank of one run, or of the part of the rank that is stored here.
 
         Where the recorder process of a trainer that has died still holds the lock, this waits for
         it up to a minute. Raises RunBusyError where another writer has the lock.
+
+        part: the number of the part, where several collectors share the rank; else 0.
         """
         while True:
             lock = cls._taken(store, run, rank, part)
@@ -101,7 +103,10 @@ class RankLock:
 
 
 def lock_path(store: Path, run: str, rank: int, part: int = 0) -> Path:
-    """Return the path of the lock file of one rank, or of a part of it."""
+    """Return the path of the lock file of one rank, or of part `part` of the rank.
+
+    part: 0 unless several collectors share the rank.
+    """
     return hidden(store) / "locks" / f"{run}.{rank_name(rank, part)}.lock"
 
 

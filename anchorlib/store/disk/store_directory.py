@@ -72,9 +72,9 @@ def check_writable(store: Path) -> None:
 def unmade_store(store: Path) -> Iterator[Path]:
     """Yield a temporary folder in which runs of `store` are prepared, as if it were a store.
 
-    It is on the file system of `store`, so that a rename moves a finished run into `store`. No
-    listing of `store` shows the folder. It is deleted at the end, with everything that was not
-    moved out of it.
+    The folder is on the file system of `store`, so that a rename moves a finished run into `store`.
+    No listing of `store` shows the folder. At the end of the `with` it is deleted, with everything
+    that was not moved out.
     """
     made = NodeWriter(store).fresh()
     made.mkdir()

@@ -91,7 +91,10 @@ class RowLocation(ABC):
 
     @abstractmethod
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Return up to `length` bytes of the file at `key` from `start` on; None for no file."""
+        """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
+
+        length: None reads to the end of the file.
+        """
 
     @abstractmethod
     def list(self, prefix: str) -> list[str]:
@@ -118,8 +121,8 @@ class LocalLocation:
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
 
-        Raises StoreError for a key that leads out of the directory, or to a link, pipe or device,
-        and where the file cannot be read.
+        length: None reads to the end of the file. Raises StoreError for a key that leads out of the
+        directory, or to a link, pipe or device, and where the file cannot be read.
         """
         descriptor = self._open(key)
         if descriptor is None:
@@ -201,8 +204,8 @@ class CollectorLocation:
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
 
-        Raises StoreError for a key that leads out of the store, CollectorError where the collector
-        refuses or does not answer.
+        length: None reads to the end of the file. Raises StoreError for a key that leads out of the
+        store, CollectorError where the collector refuses or does not answer.
         """
         if not is_safe_key(key):
             raise StoreError(f"{key!r} is no key of a store")
@@ -260,7 +263,10 @@ class Within:
         self.prefix = prefix.strip("/") + "/"
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Return up to `length` bytes of the file at `key` from `start` on; None for no file."""
+        """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
+
+        length: None reads to the end of the file.
+        """
         return self.outer.get(self.prefix + key, start, length)
 
     def list(self, prefix: str) -> list[str]:
