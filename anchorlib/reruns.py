@@ -1,10 +1,11 @@
 """Runs a training command again, with environment variables that change what the training computes.
 
 `noise_runs` sets ANCHOR_PERTURB, which changes each parameter by about a rounding error;
-`graft_runs` sets ANCHOR_GRAFT, which makes anchors return the values of another run. The command
-need not be edited: the session that it opens records under a name made of the reference run's
-(RUN-noise1, RUN-graft). So the reference run RUN is left as it is, while an earlier noise or graft
-run of the same name is replaced.
+`graft_runs` sets ANCHOR_GRAFT, which makes anchors (marked tensors of the training) return the
+values of another run. The command need not be edited: other variables make the session that it
+opens record under a name made of the reference run's, such as RUN-noise1 or RUN-graft. So the
+reference run RUN is left as it is, while an earlier noise or graft run of the same name is
+replaced.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ def store_of(run: str, store: str | Path | None) -> str:
 
 
 def rerun(words: Sequence[str], variables: Mapping[str, str], output: Any) -> None:
-    """Run a command with `variables` in its environment, and wait for it.
+    """Run a command with `variables` added to its environment, and wait until it has ended.
 
-    output: where the command's standard output goes, as for `subprocess.run`.
+    words: the command and its arguments. variables: values by name.
+    output: where the command's standard output goes, as `stdout` of `subprocess.run`.
     Raises CommandError if the command cannot be started, or ends with an exit code other than 0.
     """
     shown = escape(shlex.join(words))
@@ -75,7 +77,8 @@ def made_run(
 
     header: entries that the run's header must have, as the rerun writes them.
     previous: the header of the run of that name before the command ran; None if there was none.
-    Raises CommandError if there is no such run, or if its header is still `previous`.
+    Raises CommandError if there is no such run, if its header is still `previous`, or if its header
+    lacks an entry of `header`.
     """
     recorded = header_of(name, store)
     if (

@@ -1,7 +1,7 @@
 """Which phases and steps are recorded: `phases=("train",)`, `steps=range(0, 3)`.
 
     ANCHOR_PHASES=train,eval
-    ANCHOR_STEPS=0:3,10,100:1000:50,2000:      first:end:stride, as range; without an end, all later
+    ANCHOR_STEPS=0:3,10,100:1000:50,2000:      first:end:stride, as range; no end: all later steps
 
 A watched model may have a separate scope, but only within the session's scope: phases and steps
 that the session leaves out are never recorded.
@@ -43,7 +43,8 @@ _PART = re.compile(r"(\d{1,18})|(\d{0,18}):(\d{0,18})(?::(\d{1,18}))?")
 class Steps:
     """A set of steps: those that lie in at least one range of each group.
 
-    groups: one group for each scope whose steps were intersected.
+    groups: the ranges of each of the scopes that were intersected, one group for each scope; a
+    scope that was not intersected has one group.
     """
 
     groups: tuple[tuple[range, ...], ...]
@@ -54,7 +55,7 @@ class Steps:
 
     @property
     def last(self) -> int:
-        """A step after which no step belongs to the set; it need not belong to the set itself."""
+        """A step after which no step belongs to the set; need not belong to the set itself."""
         return min(max(max(one[0], one[-1]) for one in group) for group in self.groups)
 
 
@@ -73,7 +74,11 @@ class Scope:
         return self.phases is None or phase in self.phases
 
     def records_nothing(self, step: int, phase: str) -> bool:
-        """Return whether nothing that a thread in phase `phase` observes in `step` is recorded."""
+        """Return whether nothing that a thread in phase `phase` observes in `step` is recorded.
+
+        In phase "train" something may be recorded if the scope has "no_grad": values that no
+        gradient can reach are recorded under that phase.
+        """
         if self.steps is not None and step not in self.steps:
             return True
         if self.phases is None or phase in self.phases:
@@ -106,10 +111,11 @@ def scope(
 ) -> Scope:
     """Return the scope of the given phases and steps, after a check.
 
-    phases: a phase's name or a list of names. steps: a step, a range, or a list of them. For an
-        argument that is None, ANCHOR_PHASES or ANCHOR_STEPS of `environ` is read; without that
-        variable, all phases or all steps are recorded.
-    Raises OptionError.
+    phases: a phase's name or a list of names. steps: a step, a range, or a list of steps and
+        ranges. For an argument that is None, ANCHOR_PHASES or ANCHOR_STEPS of `environ` is read;
+        without that variable, all phases or all steps are recorded.
+
+    Raises OptionError if an argument or variable is malformed, or selects nothing.
     """
     if phases is None and environ.get("ANCHOR_PHASES"):
         names = [part.strip() for part in environ["ANCHOR_PHASES"].split(",") if part.strip()]

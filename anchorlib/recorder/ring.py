@@ -2,7 +2,12 @@
 
 `Ring` is the memory; `layout` says what its bytes mean. `Producer` places records in it, one at a
 time: its caller holds a lock. The consumer, `drain`, frees the memory of records that are in the
-sink.
+sink (the place that stores or sends them).
+
+A slot is a fixed-size entry that describes a record or a statement; slots are numbered from 0 on,
+and slot n lies at n modulo the number of slots. The payload is the bytes with the values. A
+position in the payload counts bytes since the ring was made; the byte lies at its position modulo
+the payload's size.
 """
 
 from __future__ import annotations
@@ -95,15 +100,15 @@ def _payload_at(slots: int) -> int:
 class Ring:
     """A ring's memory, mapped into this process.
 
-    slots: how many slots (entries that describe a record) the ring has. payload: bytes for values,
-    a multiple of 64.
+    slots: how many slots the ring has. payload: how many bytes it has for values, a multiple of 64.
     """
 
     def __init__(self, descriptor: int, payload: int, slots: int = SLOTS, *, new: bool) -> None:
-        """Map the memory of the file `descriptor`, or anonymous memory for -1.
+        """Map the memory of the file with descriptor `descriptor`, or anonymous memory for -1.
 
-        new: whether to make a ring of empty memory. Otherwise the memory must be a ring already:
-        StoreError is raised if it is none, or one of another version.
+        new: whether to make a ring of memory that is all zero. Otherwise the memory must hold a
+        ring already: StoreError is raised if it holds none, or one of another version of the
+        format.
         """
         self.slot_count, self.payload_bytes = slots, payload
         self.payload_at = _payload_at(slots)
@@ -135,7 +140,7 @@ class Ring:
     def advance(self, mark: Sequence[int]) -> None:
         """Write the consumer's progress: `mark` has one number for each member of `Mark`.
 
-        If the consumer is killed in the middle of this, the previous mark stays valid.
+        If the consumer is killed during this call, a whole mark stays valid: the old or the new.
         """
         other = 1 - self[Word.ACTIVE]
         self.words[_mark_words(other)] = memoryview(array("Q", mark))
@@ -144,25 +149,30 @@ class Ring:
         self[Word.CONSUMED] = mark[Mark.CONSUMED]
 
     def slot_address(self, number: int) -> int:
-        """Return the address in this process of the slot with this number."""
+        """Return the address in this process of slot `number`."""
         return self.address + CONTROL_BYTES + number % self.slot_count * SLOT_BYTES
 
     def is_settled(self, number: int) -> bool:
-        """Return whether slot `number` has its record's values, never gets them, or is consumed."""
+        """Return whether nothing more will be written into slot `number` for its record.
+
+        This is so if the record's values are there, if they never come (see `void`), or if the
+        consumer has passed the slot.
+        """
         seq = int(self.slots["seq"][number % self.slot_count])
         return seq & ~VOID == number + 1 or self[Word.CONSUMED] > number
 
     def void(self, number: int) -> None:
         """Mark slot `number` as void: the values of its record never come.
 
-        The caller knows that no device writes them any more.
+        The caller has to make sure that no device will still write these values.
         """
         self.slots["seq"][number % self.slot_count] = (number + 1) | VOID
 
     def warm(self, nbytes: int) -> None:
-        """Have the system allocate the first pages of the payload now, instead of at first use.
+        """Have the system allocate the payload's first `nbytes` bytes now, not at first use.
 
-        Python's lock is released meanwhile.
+        Returns when this is done; Python's lock is released meanwhile. A system that is not Linux,
+        or a kernel that cannot do this, still allocates at first use.
         """
         start = -(-(self.address + self.payload_at) // _PAGE) * _PAGE
         size = min(nbytes, self.payload_bytes) // _PAGE * _PAGE
@@ -170,7 +180,10 @@ class Ring:
             ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _POPULATE)
 
     def give_back(self) -> None:
-        """Return the memory of slots and payload to the system; the ring is not used afterwards."""
+        """Return the memory of slots and payload to the system.
+
+        The caller must not use the ring afterwards.
+        """
         if hasattr(mmap, "MADV_REMOVE"):
             self.memory.madvise(mmap.MADV_REMOVE, CONTROL_BYTES)
 
@@ -179,7 +192,7 @@ def shared_memory(nbytes: int) -> int:
     """Return a file descriptor of new memory, which processes that have the descriptor can map.
 
     A program that this process starts has the descriptor only if it is passed on (`pass_fds`).
-    Raises OSError.
+    Raises OSError where the system gives no descriptor or memory.
     """
     descriptor = os.memfd_create("anchor-ring", os.MFD_CLOEXEC)
     try:
@@ -191,10 +204,11 @@ def shared_memory(nbytes: int) -> int:
 
 
 class Producer:
-    """Places records in a ring, one after the other, each whole before it can be seen.
+    """Places records in a ring, one after the other; the consumer sees no half-written record.
 
-    No other record may be placed between `place` and `publish`, and a signal handler might try. So
-    the caller makes both calls inside `with producer`, after it has seen that `placing` is False.
+    For each record the caller calls `place`, then `copy` or `write`, then `publish`. No other
+    record may be placed between `place` and `publish`, and a signal handler might try. So
+    the caller makes these calls inside `with producer`, after it has seen that `placing` is False.
 
     The consumer relies on stores to memory becoming visible in the order in which Python makes
     them. On x86-64 the processor keeps that order; for a thread of this process Python's lock does.
@@ -218,9 +232,10 @@ class Producer:
         self.placing = False
 
     def place(self, nbytes: int, room: int) -> int:
-        """Return the position at which `nbytes` bytes of values may be written.
+        """Return the payload position at which `nbytes` bytes of values may be written.
 
-        The result is -1 if there is not enough room, or no free slot.
+        The result is -1 if there is not enough room, or no free slot. The bytes are not reserved
+        before `publish`.
         room: how many bytes of the payload may be in use, these values included.
         """
         words, size = self._words, self._size
@@ -256,7 +271,7 @@ class Producer:
             move(self._base + at, source, nbytes)
 
     def write(self, pos: int, text: bytes) -> None:
-        """Write `text` at the payload's position `pos`."""
+        """Write the bytes `text` at the payload's position `pos`."""
         at = self._payload_at + pos % self._size
         self._memory[at : at + len(text)] = text
 
@@ -276,10 +291,14 @@ class Producer:
     ) -> int:
         """Make the record with values at `pos` visible to the consumer; return its slot's number.
 
-        at: step, pass and call; further items are ignored. order: the record's place in the run.
-        scale: the loss scale.
-        kind: a `SlotKind`. later: whether a device writes the values, and then the slot's last
-        word, later on. Raises struct.error for a number that is too large for its field in a slot.
+        pos, nbytes: where the values begin, as `place` returned it, and how many bytes they take.
+        stream, layout: the defined numbers of the record's series and phase, and of its dtype and
+        shape. at: step, pass and call; further items are ignored. order: the record's place in the
+        run. scale: the loss scale. flags: the record's flags, as bits. count: how many
+        observations the record sums up. kind: a `SlotKind`. later: whether a device writes the
+        values, and then the slot's last word, after this call.
+
+        Raises struct.error for a number that is too large for its field in a slot.
         """
         words = self._words
         n = words[_PUBLISHED]

@@ -65,9 +65,10 @@ def thread_queue(
     """Make a queue, and start a thread of this process that empties it into `sink`.
 
     limit_bytes: the most bytes of values that may wait in the queue.
+    on_full: what to do when the queue is full (see `RunOptions`).
     on_start: called first in that thread.
 
-    Raises StoreError if there is no memory for the queue, after closing `sink`.
+    If there is no memory for the queue, this closes `sink` and raises StoreError.
     """
     try:
         ring = Ring(-1, ring_size(limit_bytes), new=True)
@@ -87,12 +88,17 @@ def process_queue(
 ) -> RecordQueue:
     """Make a queue, and start a recorder process that empties it into `store`.
 
-    Where no process can be started, a thread of this process does its work, after a warning.
+    Where no process can be started, a warning is logged, and a thread of this process empties the
+    queue instead.
 
     store: a directory, or a collector's URL; a collector need not answer yet.
-    on_start: called first in a thread that does the work of the process, if there is one.
+    options: which rank of which run is recorded, and how.
 
-    Raises the errors of opening the store.
+    on_start: called first in the thread of this process that empties the queue instead of the
+        recorder process, if it ever comes to that.
+
+    Raises the errors of opening the store, such as StoreError, RunExistsError and RunBusyError for
+    a directory, and OptionError for a collector's address.
     """
     plan, lock = _planned(store, options)
     try:

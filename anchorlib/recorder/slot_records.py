@@ -26,7 +26,8 @@ class SlotRecords:
 
     The methods take `heads`: an array of copies of slots, in the order of the ring.
 
-    host: gives access to memory outside the ring. definitions: what the slots' numbers mean.
+    host: gives access to memory outside the ring, where values too large for the ring lie.
+    definitions: which series, phase, dtype and shape the numbers in slots stand for.
     """
 
     def __init__(self, ring: Ring, host: Host, definitions: Definitions) -> None:
@@ -35,7 +36,8 @@ class SlotRecords:
     def values(self, heads: Array) -> list[Buffer]:
         """Return the bytes that each slot refers to: a record's values, or the JSON of a statement.
 
-        They are views of memory that the ring reuses once the slots are consumed.
+        The result has one view of memory for each slot. The memory is reused once the slots are
+        consumed.
         """
         payload, size = self._ring.payload, np.uint64(self._ring.payload_bytes)
         starts = heads["pos"] % size
@@ -50,8 +52,8 @@ class SlotRecords:
     def block(self, heads: Array) -> RowBlock:
         """Return the records of `heads` as columns, with digests and summaries of their values.
 
-        heads: slots of records only, no statements. Values are kept if the series' mode stores
-        them, unless the slot says that they are to be dropped.
+        heads: slots of records only, no statements. The block keeps a record's values if its
+        series' mode stores values, unless the slot says that the values are to be dropped.
         """
         definitions = self._definitions
         values = self.values(heads)
@@ -83,9 +85,10 @@ class SlotRecords:
         )
 
     def named(self, heads: Array) -> Iterator[tuple[tuple[str, str, str], int, int]]:
-        """Yield (series, step, bytes of values to store) for the record of each slot in `heads`.
+        """Yield (series, step, size of the values) for the record of each slot in `heads`.
 
-        The bytes are 0 for a series whose mode stores summaries alone.
+        A series is (name, kind, mode). The size is in bytes, and 0 for a series whose mode stores
+        summaries and no values.
         """
         definitions = self._definitions
         for head in heads:

@@ -1,8 +1,9 @@
 """The JSON of definitions and statements, which slots of kind `STATEMENT` carry to the drain.
 
 A definition says what the number of a stream (a series in one phase) or of a layout (a dtype and
-shape) stands for, before its first use. Statements are gaps, lineage, entries of the header, and
-traced operations.
+shape) stands for, before its first use. Statements say what does not stand in the records: gaps
+(counts of what was not recorded), lineage (what each value was computed from), entries of the run
+header, and traced operations.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _GAP, _EDGES, _PARENT = (tuple(f.name for f in fields(one)) for one in (Gap, Edg
 def stream_definition(number: int, key: tuple[str, str, str, str], *, keeps: bool) -> bytes:
     """Return the JSON that says which series, in which phase, the stream `number` stands for.
 
-    key: name, kind, mode, phase. keeps: whether the mode keeps values.
+    key: name, kind, mode, phase. keeps: whether the mode keeps values, and not summaries alone.
     """
     return _encoded({"stream": [number, *key, keeps]})
 

@@ -1,7 +1,9 @@
 """Places definitions and statements in the ring, among the records, for the drain to read.
 
 A definition says which series and phase, or which dtype and shape, a number in a record's slot
-stands for. Statements are gaps, lineage, entries of the run header, and traced operations.
+stands for. Statements say what does not stand in the records: gaps (counts of what was not
+recorded), lineage (what each value was computed from), entries of the run header, and traced
+operations. The drain empties the ring, in a thread or process that is called the worker.
 """
 
 from __future__ import annotations
@@ -33,12 +35,13 @@ _TOGETHER: Final = 100  # gaps, or statements of lineage, in one slot
 class StatementPlacer:
     """Places definitions (of streams and layouts) and statements in a ring, as JSON.
 
-    The caller holds the queue's lock. A stream is one series in one phase.
+    The caller holds the queue's lock. A stream is one series (name, kind, mode) in one phase.
 
-    waits: returns whether to wait for room where the ring has none for a definition.
+    waits: returns whether to wait where the ring has no room for a definition; if not, the
+    definition is not made.
     pause: releases the lock for a moment, so that the drain can make room.
 
-    kept: for each stream defined so far, (its series, whether its mode keeps values).
+    kept: for each stream number, (the series, whether its mode keeps values).
     """
 
     def __init__(  # noqa: PLR0913  # the objects that it connects
@@ -64,10 +67,11 @@ class StatementPlacer:
     # -- definitions
 
     def stream(self, key: tuple[str, str, str, str], *, keeps: bool) -> int:
-        """Return the number of a stream (one series in one phase); define a new one in the ring.
+        """Return the number of a stream (one series in one phase).
 
-        key: (name, kind, mode, phase). keeps: whether the mode keeps values.
+        A stream that has no number yet gets the next one, and its definition is placed in the ring.
         Returns -1 if the ring has no room for the definition now.
+        key: (name, kind, mode, phase). keeps: whether the mode keeps values.
         """
         number = self._streams.get(key, -1)
         following = len(self._streams)
@@ -77,9 +81,10 @@ class StatementPlacer:
         return number
 
     def layout(self, dtype: str, shape: tuple[int, ...]) -> int:
-        """Return the layout number of a dtype and shape; define a new layout in the ring.
+        """Return the layout number of a dtype and shape.
 
-        Returns -1 if the ring has no room for the definition now.
+        A dtype and shape without a number get the next one, and its definition is placed in the
+        ring. Returns -1 if the ring has no room for the definition now.
         """
         key = (dtype, shape)
         number = self._layouts.get(key, -1)
@@ -96,9 +101,11 @@ class StatementPlacer:
         return True
 
     def _place(self, text: bytes, *, defines: bool = False) -> bool:
-        """Place the JSON of a statement or definition; return whether the ring had room for it.
+        """Place the JSON of a statement or definition; return whether it was placed.
 
-        defines: whether it is a definition (of a series and so on), which the worker keeps as well.
+        It is not placed where the ring has no room, or while another record is being placed.
+        defines: whether `text` is a definition, which the worker keeps as well: a drain that
+        replaces a dead one needs it.
         """
         producer = self._producer
         if producer.placing:
@@ -116,17 +123,21 @@ class StatementPlacer:
     # -- statements
 
     def place_statements_if_due(self) -> None:
-        """Place the waiting statements in the ring, unless that was done less than 50 ms ago."""
+        """Place the waiting statements in the ring, unless this did so less than 50 ms ago.
+
+        Does not wait for room: statements without room go on waiting.
+        """
         now = time.monotonic()
         if now - self._last_placed >= _PAUSE_SECONDS:
             self._last_placed = now
             self.place_statements(0.0)
 
     def place_statements(self, seconds: float | None) -> None:
-        """Place the waiting statements in the ring; those for which it has no room go on waiting.
+        """Place the waiting statements in the ring, in order, until one finds no room in time.
 
-        seconds: how long to wait for room; None waits as long as it takes. A statement that is
-        larger than the ring is left out, with a warning.
+        That statement and those behind it go on waiting. A statement that is larger than the
+        ring's payload is dropped, with a warning.
+        seconds: how long to wait for room, for all statements together; None: as long as it takes.
         """
         self._encode_pending()
         end = None if seconds is None else time.monotonic() + seconds

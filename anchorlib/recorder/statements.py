@@ -1,7 +1,10 @@
 """Statements, which accompany the records: gaps, lineage, header entries, traced operations.
 
-The trainer collects its statements and sends them through the ring. The drain collects these and
-the gaps that it states itself, and hands all to the sink.
+A gap counts the observations of one series that were not recorded for one reason; lineage says
+which tensors and operations a value was computed from.
+
+The trainer collects its statements and sends them through the ring. The drain, which empties the
+ring, collects them and the gaps that it states itself, and hands all to the sink.
 """
 
 from __future__ import annotations
@@ -33,10 +36,7 @@ class PendingStatements:
         self._operations: list[Entry] = []
 
     def gap(self, gap: Gap) -> None:
-        """Add the count and steps of `gap` to the total of its series and reason.
-
-        A gap counts what was not recorded.
-        """
+        """Add the count and steps of `gap` to the total of its series and reason."""
         gap = statable(gap)
         key = (gap.name, gap.kind, gap.mode, gap.reason)
         old = self._totals.get(key)
@@ -48,10 +48,7 @@ class PendingStatements:
         self._pending_gaps[key] = None
 
     def total(self, gap: Gap) -> None:
-        """Replace the total of a series and reason by `gap`, whose count is a total already.
-
-        A gap counts what was not recorded.
-        """
+        """Replace the total of a series and reason by `gap`, whose count is a total already."""
         key = (gap.name, gap.kind, gap.mode, gap.reason)
         self._totals[key] = gap
         self._pending_gaps[key] = None
@@ -70,14 +67,16 @@ class PendingStatements:
 
     @property
     def gaps(self) -> int:
-        """How many gaps (losses that are stated) there are: one for each series and reason."""
+        """How many gaps were stated so far, handed on or not: one for each series and reason."""
         return len(self._totals)
 
     def take(self, *, again: bool) -> StatementBatch:
-        """Return the statements that were not handed on yet, and forget them here.
+        """Return the statements that earlier calls did not return; each is returned once only.
 
-        again: whether to return the totals of all gaps, also of those that were handed on: a store
-            that was away may have lost them.
+        Totals of gaps are kept, and a total that has changed is returned again.
+
+        again: whether to return the totals of all gaps, returned before or not: a store that was
+            away may have lost them.
         """
         gaps = [self._totals[key] for key in (self._totals if again else self._pending_gaps)]
         batch = StatementBatch(gaps, self._edges, self._header, self._operations)
@@ -92,7 +91,7 @@ class PendingStatements:
 
 @dataclass(frozen=True, slots=True)
 class StatementBatch:
-    """Statements that are handed to the sink together.
+    """Statements that are handed to the sink together; false if there are none.
 
     gaps: counts of what was not recorded. edges: what each value was computed from.
     header: entries of the run header. operations: entries of the log of traced operations.
@@ -107,12 +106,13 @@ class StatementBatch:
         return bool(self.gaps or self.edges or self.header or self.operations)
 
     def hand_to(self, sink: Sink, failed: Callable[[str, Exception], None]) -> bool:
-        """Hand the statements to `sink`; return whether the sink has accepted the gaps.
+        """Hand the statements to `sink`; return False only if the sink did not accept the gaps.
 
-        Gaps must not be lost: the caller hands them on again if the result is False.
+        Gaps must not be lost: the caller has to hand them on again after False. Other statements
+        that the sink does not accept are lost.
 
         failed: called with a sentence and the exception for each kind of statement that the sink
-            did not accept.
+            did not accept. No exception of the sink is raised.
         """
         taken = _hand_over(sink.gap, self.gaps, "what was not recorded could not be noted", failed)
         _hand_over(sink.edges, self.edges, "what values were computed from was not kept", failed)

@@ -1,4 +1,8 @@
-"""The thread of the trainer that empties the ring where there is no recorder process."""
+"""The thread of the trainer that empties the ring where there is no recorder process.
+
+The drain is the object that takes records out of the ring and hands them to the sink, which stores
+or sends them. The trainer puts records into the ring through its queue.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +32,14 @@ LINGER: Final = 0.05
 class RecorderThread:
     """Empties a ring into `sink` in a thread of this process.
 
-    It is the `Worker` of the queue and the `Host` of the drain.
+    For the queue it is the `Worker` that empties the ring; for the drain it is the `Host`, which
+    answers the trainer.
 
     on_start: called first in the thread.
+
     pending, predecessor, lent: what a recorder process that died has left: unanswered requests, the
-        state of its drain, and memory with records too large for the ring; None where there was
-        none.
+        state of its drain, and {number: memory} of records too large for the ring; None where no
+        process died.
     """
 
     given_up = "the run stays locked until it does"
@@ -64,7 +70,7 @@ class RecorderThread:
     # -- as the queue's worker
 
     def wake(self) -> None:
-        """Have the ring emptied now, instead of when the thread looks at it next."""
+        """Signal the thread to empty the ring now, before its next regular look; do not wait."""
         self._bell.set()
 
     def request(
@@ -72,9 +78,13 @@ class RecorderThread:
     ) -> Future[Any]:
         """Request a flush or the close from the drain; return the future of its answer.
 
+        Does not wait for the answer, which is an `Answer`. The future is cancelled if the thread
+        has ended.
+
         after: how many slots (records and statements) of the ring have to be in the sink before the
             request is carried out.
-        timeout: seconds that it may take; None: as long as it takes.
+
+        timeout: seconds that the request may take; None: as long as it takes.
         """
         request, future = self._requests.new(what, after, timeout)
         self._drain.requests.add(request)
@@ -84,7 +94,7 @@ class RecorderThread:
         return future
 
     def revoke(self) -> None:
-        """Make the sink write nothing more."""
+        """Make the sink write nothing more: records that it does not have yet are lost."""
         self._drain.revoke()
 
     def cancel(self) -> None:
@@ -100,7 +110,8 @@ class RecorderThread:
     def lend(self, nbytes: int) -> tuple[int, int, object]:
         """Allocate memory for one record that is too large for the ring.
 
-        Returns (its number, its address, an object that keeps it alive).
+        Returns (number, address, object) of the memory: the number names it in `outside` and
+        `give_back`, and the memory lives at least as long as the object.
         """
         memory = np.empty(max(1, nbytes), np.uint8)
         number = memory.ctypes.data
@@ -119,7 +130,10 @@ class RecorderThread:
         self._requests.answer(request.number, answer)
 
     def flushing(self, request: Request, flushing: Flushing, show: Callable[[], None]) -> None:  # noqa: ARG002  # the drain shows by itself soon
-        """Answer `request` with `flushing` itself: the thread that asked waits for it."""
+        """Complete the future of `request` with `flushing`; the thread that asked calls its `wait`.
+
+        show: not used, since the drain updates the counters by itself soon.
+        """
         self.answer(request, flushing)
 
     def warn(self, message: str) -> None:

@@ -1,6 +1,7 @@
 """The log2 histograms of a page: bins of all records, added up by line and window of steps.
 
-A line is the records of one name, kind, mode and phase; a window is some adjacent steps.
+A line is the records of one name, kind, mode and phase; a window is some adjacent steps. The bin of
+exponent e counts the elements x with 2^e <= |x| < 2^(e+1).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ Source = tuple[Key, int, Series, int]
 class BinCache:
     """The histograms counted so far, by rank and by line (name, kind, mode, phase) of the page.
 
-    A live run only grows at its end, so a page that is made again counts only the new records.
+    A run that is still recorded grows at its end only. So a page that is made again with the same
+    cache counts only the new records.
     """
 
     def __init__(self) -> None:
@@ -34,9 +36,11 @@ class BinCache:
     def pairs(self, key: Key, rank: int, series: Series) -> tuple[Array, Array, Array]:
         """Return three parallel arrays over every bin of every record: (record, exponent, count).
 
-        key: the name, kind, mode and phase of the records. record: the index of the record in the
-            series. Histograms of an earlier call are kept as long as the series still begins with
-            the same records.
+        Each entry says that `count` elements of record `record` (its index in the series) are in
+        the bin of `exponent`. Bins that an earlier call counted for `key` and `rank` are taken from
+        the cache if the series still begins with the same records; else all are counted anew.
+
+        key: the name, kind, mode and phase of the records.
         """
         order = series.columns["order"]
         held = self._held.get((key, rank))
@@ -72,7 +76,8 @@ def binned(
     A line is the records of one name, kind, mode and phase, a row of the page.
     sources: for each series, (the key of its line, its rank, the series, the index of its line).
     steps: all steps of the run, ascending. lines: how many lines there are.
-    progress: called with (sources counted, all sources).
+    cache: histograms that are known already; those counted here are added to it.
+    progress: called after each source with (number of sources counted, number of all sources).
     """
     cache = cache or BinCache()
     windows = -(-len(steps) // width) if len(steps) else 0

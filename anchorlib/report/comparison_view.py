@@ -51,7 +51,8 @@ class ComparisonView:
     A line of the page is a name, kind, mode and phase; a column is a step, or some adjacent steps;
     a cell is a line in a column; a pair is a record of the first run and its partner in the other.
 
-    plain: the verdict and everything else that goes into the document unchanged.
+    plain: by name, what goes into the page's data unchanged: the verdict, the names of both runs,
+        the first divergence, the origins, and the other sections of the comparison's answer.
 
     grid: (lines, columns) float64, the error of each cell's worst pair in eps (the spacing of the
         dtype's numbers just above 1), or a constant: EQUAL, UNMEASURED (no error is known),
@@ -61,13 +62,16 @@ class ComparisonView:
         columns + column. `pairs` and `differing` count the pairs of the cell, all and those that
         differ; pass_index, call, rank, step and the measures are those of its worst pair.
 
-    nearby: values around the worst element of a pair: {cell, start, worst, shape, a, b,
-        difference}.
+    nearby: values around the worst element of a cell's worst pair, one dict for each cell: cell,
+        start (the index of the first value shown), worst (the index of the worst element; both
+        count elements in C order), shape, a and b (the values in both runs, as texts), difference
+        (b - a, or its size if complex; None where the two texts are equal).
 
     footprints: where in their tensors the first divergence and the origins (where differences
         begin) differ.
 
-    vicinities: the operations around the first origins, where both runs were traced.
+    vicinities: drawings of the operations around the first origins, as `vicinity.vicinities`
+        returns them; empty unless both runs were traced.
     """
 
     plain: Mapping[str, Any]
@@ -109,7 +113,11 @@ def _no_cells() -> dict[str, Array]:
 
 
 def _severity(alignment: Alignment, measures: Measures | None) -> Array:
-    """Return how bad each pair is: its error in eps, or a constant (EQUAL, _UNMEASURED, …)."""
+    """Return how bad each pair is, as numbers that order the pairs from equal to worst.
+
+    This is the pair's error in eps, at most _INFINITE; or EQUAL, _UNMEASURED where no error is
+    known, or _NONFINITE where a value is finite in one run alone.
+    """
     severity = np.where(alignment.equal, EQUAL, _UNMEASURED)
     if measures is not None and len(measures):
         error = np.asarray(measures["error_eps"], np.float64)
@@ -194,7 +202,8 @@ def _measured(measures: Measures | None, pairs: Array) -> dict[str, Array]:
 def _wanted(comparison: Comparison, a: RunView) -> list[int]:
     """Return the cells of the first divergence and of the origins (where differences begin).
 
-    A cell is line * columns + column; those whose line the page does not have are left out.
+    A cell is given as line * columns + column. Records whose line the page does not have are left
+    out.
     """
     places = [] if comparison.first is None else [comparison.first.place]
     places += [origin.place for origin in comparison.origins]
@@ -205,8 +214,8 @@ def _wanted(comparison: Comparison, a: RunView) -> list[int]:
 def _spot(place: RecordPlace, a: RunView) -> tuple[int, int]:
     """Return (line, column) of the page's cell that a record belongs to.
 
-    line: an index into the lines (name, kind, mode, phase) of `a`; -1 where it has no such line.
-        The mode is not compared.
+    line: the index of the first line of `a` with the record's name, kind and phase, in any mode;
+        -1 where `a` has no such line.
     """
     row = next((row for row, line in enumerate(a.lines) if _is_of(place, line)), -1)
     return row, int(np.searchsorted(a.columns, place.step, side="right")) - 1
@@ -268,8 +277,9 @@ def _plain(comparison: Comparison, a: RunView, b: RunView, number: int) -> dict[
 def _section(section: Section, a: RunView) -> dict[str, Any]:
     """Return a section of a comparison's answer (a headline with entries or a table) for the page.
 
-    The result has at most ENTRIES entries and table rows. With each entry come the line and column
-    of the page's cell that it is about, -1 where it is about no cell. "all" counts all entries.
+    The result has at most ENTRIES entries and ENTRIES table rows; its "all" says how many entries
+    there are without this limit. "line" and "column" of an entry name the cell of the page that
+    the entry is about; both are -1 where it is about no record.
     """
     return {
         "key": section.key,
@@ -303,10 +313,10 @@ def _place_fields(place: RecordPlace, a: RunView) -> dict[str, Any]:
 
 
 def _partners(comparison: Comparison, a: RunView, b: RunView) -> list[int]:
-    """Return for each line of the first run the index of the other run's line; -1 without one.
+    """Return for each line of run A the index of its partner among run B's lines; -1 without one.
 
-    A line is the records of one name, kind, mode and phase. A line of another mode is taken only
-    where the other run has none of the same mode.
+    A line is the records of one name, kind, mode and phase. Its partner has the same name (or the
+    name that it was renamed to), kind and phase, and the same mode if there is such a line.
     """
     names = {one.a: one.b for one in comparison.renamed}
     full = {(o.name, o.kind, o.mode, o.phase): row for row, o in reversed([*enumerate(b.lines)])}

@@ -34,7 +34,7 @@ def document_text(
     tag: str = "",
     trouble: str = "",
 ) -> str:
-    """Return the text that the page's script reads: the page's data as JSON and packed numbers.
+    """Return the text that the page's script reads: JSON, then its arrays as base64 (`packing`).
 
     views: what the page shows of each run. contrasts: the comparisons of the first run with others.
     source: the address where a served page asks for newer data; "" for a page in a file.

@@ -22,8 +22,8 @@ __all__ = ["Followed"]
 class Followed:
     """The data of a page about some runs, brought up to date when a browser asks for it.
 
-    compared: compares the first run with each of the others. source: the address where the page
-        asks for newer data.
+    compared: returns the comparisons of the first run with each of the others. source: the address
+        where the page asks for newer data.
     """
 
     def __init__(
@@ -43,11 +43,12 @@ class Followed:
     def latest(self, have: str) -> tuple[str, str]:
         """Return the data of the page and its tag, which names this state of the runs.
 
-        The data is made again if the runs have grown. A browser that has data already does not wait
-        while another request makes newer data: it gets the present data.
+        The data is made again if the runs have changed since. A browser that has data already does
+        not wait while another request makes newer data: it gets the present data.
 
-        have: the tag of the data that the browser has; "" if it has none. Raises CollectorError,
-            StoreError.
+        have: the tag of the data that the browser has; "" if it has none.
+
+        Raises CollectorError or StoreError if a run cannot be read.
         """
         if self._lock.acquire(blocking=not (have and self._tag)):
             try:
@@ -71,9 +72,10 @@ class Followed:
         self._tag = tag
 
     def _judged(self) -> tuple[list[Comparison], str]:
-        """Return the comparisons and ""; if they failed, [] and a sentence that says why.
+        """Return the comparisons and ""; or [] and a sentence on why the runs cannot be compared.
 
-        The runs are shown also where they cannot be compared.
+        The page then shows the runs without comparison. For a single run the result is ([], "").
+        Raises CollectorError if a collector does not answer.
         """
         if len(self._runs) < 2:
             return [], ""
@@ -86,7 +88,10 @@ class Followed:
 
 
 def _state(run: Run) -> tuple[Any, ...]:
-    """Return a value that changes whenever the page of this run would change."""
+    """Return a value that differs from an earlier one if the page of this run would differ.
+
+    It holds the run's state, whether its writer lives, and counts of its records and gaps.
+    """
     gaps = sum(gap.count for gap in run.gaps())
     records = [(info.name, info.kind, info.mode, info.records) for info in run.tensors()]
     return (run.state, run.live, gaps, records)

@@ -27,11 +27,12 @@ class Footprint:
     """Where in their tensor the two records of a cell's worst pair differ.
 
     cell: the cell of the page, as line * columns + column.
-    axes: for each axis, a text that says which of its indices differ.
-    shape: (rows, columns) of the tensor seen as a matrix whose rows are its first axes, before it
-        was made smaller.
-    picture: (rows, columns), the largest |b − a| of each block; EQUAL where no bit of the block
-        differs, NONFINITE where an element is finite in one run alone.
+    axes: for each axis, a text that says at which of its indices elements differ.
+
+    shape: (rows, columns) of the tensor seen as a matrix: its first axes make the rows, the others
+        the columns.
+    picture: that matrix in blocks, at most SIDE × SIDE: for each block the largest |b − a|; EQUAL
+        where no bit of the block differs, NONFINITE where an element is finite in one run alone.
     """
 
     cell: int
@@ -47,12 +48,14 @@ def footprints(
     wanted: Sequence[int],
     budget: PageBudget,
 ) -> list[Footprint]:
-    """Return the footprints of the `wanted` cells, as far as the budget goes.
+    """Return the footprints of the `wanted` cells, in their order, as far as the budget goes.
 
-    A footprint says where in its tensor the worst pair of a cell differs. A cell is left out if a
-    run did not keep the values, or if the two shapes differ.
-    cells, pairs: the cells (line and column of the page) that differ, and the worst pair of each.
-        wanted: the cells of the first divergence and of the origins (where differences begin).
+    A footprint says where in the tensor the two records of a cell's worst pair differ. A cell is
+    left out if nothing in it differs, if a run did not keep the values, if the two shapes differ,
+    or if it has more elements than the budget has left.
+    cells: `ComparisonView.cells`, the cells (line and column of the page) that differ.
+    pairs: for each of `cells`, the index of its worst pair in `alignment`.
+    wanted: the cells of the first divergence and of the origins (where differences begin).
     """
     prints: list[Footprint] = []
     left = budget.footprint_elements
@@ -90,7 +93,10 @@ def _footprint(cell: int, difference: Array) -> Footprint:
 
 
 def _split(shape: tuple[int, ...]) -> int:
-    """Return how many leading axes make the rows of a matrix that is as square as can be."""
+    """Return how many leading axes to make the rows, so that the matrix is as square as can be.
+
+    0, for a single row, if there are fewer than two axes or no elements.
+    """
     sizes = [int(np.prod(shape[:k], dtype=np.int64)) for k in range(len(shape) + 1)]
     if sizes[-1] == 0 or len(shape) < 2:
         return 0
@@ -100,7 +106,8 @@ def _split(shape: tuple[int, ...]) -> int:
 def _smaller(matrix: Array) -> Array:
     """Return a picture of at most SIDE × SIDE entries, each the worst element of a block.
 
-    The worst is NONFINITE, then the largest difference, then EQUAL.
+    matrix: |b - a| of each element, or EQUAL or NONFINITE. NONFINITE is worse than any difference,
+    and a larger difference worse than a smaller one; EQUAL is the best.
     """
     rank = np.where(matrix == NONFINITE, np.inf, matrix)
     for axis in (0, 1):

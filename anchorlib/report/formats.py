@@ -15,9 +15,10 @@ __all__ = ["FormatLimits", "format_limits"]
 class FormatLimits:
     """The limits of one number format, for counting the values that the format cannot hold.
 
-    All are exact in float64; `anchorlib.summary.shares_as` counts by them.
-    name: as "bf16".
+    All are exact in float64; `anchorlib.summary.shares_as` counts by the same limits.
+    name: "fp16", "bf16", "e4m3" or "e5m2".
     largest, normal, subnormal: the largest finite, smallest normal and smallest subnormal value.
+
     underflow, below_normal, overflow: with rounding to nearest, |x| up to `underflow` becomes zero,
         |x| up to `below_normal` becomes subnormal (or zero), and |x| from `overflow` on overflows.
     """

@@ -41,11 +41,10 @@ def gather(
 ) -> RunView:
     """Return everything the page shows of a run.
 
-    Counting exponents may have to read all values; `progress` is called meanwhile with (series
-    read, all series). It is not called where an archive has the counts of each step.
-
     budget: limits on the amount of data; None for the usual limits.
     cache: the histograms counted so far, for a page that is made again while the run grows.
+    progress: called with (number of series read, number of all series) while exponents are counted,
+    which may have to read all values. Not called where an archive has the counts of each step.
     """
     budget = budget or PageBudget()
     if (view := pooled_view(run, budget)) is not None:
@@ -89,9 +88,9 @@ def gather(
 
 
 def _apart(run: Run) -> tuple[str, ...]:
-    """Return a sentence for each rank that differs from its peers, at most APART; () if none does.
+    """Return a sentence for each rank that differs from its peers, but at most APART sentences.
 
-    () also for a run of one rank, and where columns are damaged.
+    Returns () if no rank differs, for a run of one rank, and where its data is damaged.
     """
     if len(run.ranks) < 2:
         return ()
@@ -135,8 +134,8 @@ def _part(info: TensorInfo, phase: str, rank: int, series: Series) -> LineRecord
 def _lines(parts: list[LineRecords], parameters: set[str]) -> tuple[list[Line], list[int]]:
     """Return the lines (rows) of the page in order of execution, and the index of each part's line.
 
-    A line is the records of one name, kind, mode and phase. parts: the records of one rank that go
-    into one line. parameters: the names of parameters.
+    A line is the records of one name, kind, mode and phase, of all ranks.
+    parts: each the records of one rank that go into one line. parameters: the names of parameters.
     """
     members: dict[tuple[str, str, str, str], list[LineRecords]] = {}
     for part in parts:
@@ -207,10 +206,10 @@ def _figures(
 
 
 def _exact(make: Callable[[Array, Array], ExactSums], cells: Array, values: Array) -> ExactSums:
-    """Return the exact sum of the values of each cell, computed piece by piece to bound memory.
+    """Return the exact sums by cell that `make` computes, taken piece by piece to bound memory.
 
-    make: called with at most AT_ONCE cells and values; returns their sums by cell. cells: the cell
-    of each value.
+    make: called with at most AT_ONCE entries of `cells` and `values`; returns exact sums by cell,
+    of the values or of their squares. cells: for each of `values`, the number of its cell.
     """
     pieces = (slice(start, start + AT_ONCE) for start in range(0, len(cells), AT_ONCE))
     return ExactSums.pooled([make(cells[piece], values[piece]) for piece in pieces])
@@ -219,10 +218,11 @@ def _exact(make: Callable[[Array, Array], ExactSums], cells: Array, values: Arra
 def _nonfinite(parts: list[LineRecords], places: list[int]) -> tuple[Nonfinite | None, int]:
     """Return the first record with a NaN or an infinity, and how many lines have any.
 
-    The first record is the earliest by step, then by order, then by rank; it is None where all
-    records are finite. A line is the records of one name, kind, mode and phase.
+    The first record is the earliest by step, then by its place in the order of execution, then by
+    rank; None where all records are finite. A line is the records of one name, kind, mode and
+    phase.
 
-    places: for each of `parts` the index of its line.
+    places: for each of `parts` (the records of one rank in one line) the index of its line.
     """
     firsts: list[tuple[tuple[int, int], LineRecords, int, int]] = []
     for part, line in zip(parts, places, strict=True):
@@ -256,10 +256,10 @@ def _nonfinite(parts: list[LineRecords], places: list[int]) -> tuple[Nonfinite |
 
 
 def _was_skipped(parts: list[LineRecords], rank: int, step: int) -> bool:
-    """Return whether the optimizer skipped a step of a rank, as any record's flags say.
+    """Return whether the optimizer skipped step `step` of rank `rank`.
 
-    parts: all records of the page. Only gradients that the optimizer consumed carry that flag; the
-        record that is not finite may be of another kind.
+    This is so if any record of that rank and step has the flag "skipped", which only gradients that
+    the optimizer takes can carry. parts: all records of the page.
     """
     return any(
         "skipped" in str(flags)

@@ -17,12 +17,15 @@ _Row: TypeAlias = dict[int, tuple[list[int], int]]
 
 
 def rows(count: int, edges: Sequence[Edge]) -> list[list[int]]:
-    """Return the rows from top to bottom, each from left to right.
+    """Return the rows of the graph's nodes from top to bottom, each from left to right.
 
-    In a row, a number from 0 on is a node; -1 - n is the place where edge n crosses the row.
+    In a row, a number from 0 on is a node; -1 - n is the place where the edge `edges[n]` crosses
+    the row.
 
-    count: the number of nodes. Nodes are numbered so that edges lead from lower to higher numbers.
-    edges: distinct (maker, taker) pairs; those with one taker stand in the order of its inputs.
+    count: the number of nodes. The caller has numbered them so that each edge leads from a lower
+    to a higher number.
+    edges: distinct (maker, taker) pairs of nodes; the edges to the same taker stand in the order of
+    the taker's inputs.
     """
     height = _heights(count, edges)
     first = {maker: number for number, (maker, _) in reversed([*enumerate(edges)])}
@@ -40,9 +43,10 @@ def rows(count: int, edges: Sequence[Edge]) -> list[list[int]]:
 
 
 def _heights(count: int, edges: Sequence[Edge]) -> list[int]:
-    """Return for each node how many rows lie below its row.
+    """Return for each node how many rows lie below its row, as few as possible.
 
-    edges: (maker, taker) pairs of nodes; a maker is at least one row above each of its takers.
+    edges: (maker, taker) pairs of nodes. A maker has to be at least one row above each of its
+    takers.
     """
     height = [0] * count
     for maker, taker in sorted(edges, reverse=True):
@@ -53,8 +57,9 @@ def _heights(count: int, edges: Sequence[Edge]) -> list[int]:
 def _ordered(upward: Sequence[_Row]) -> list[list[int]]:
     """Return the rows of nodes and crossing edges, each sorted so that few edges cross.
 
-    Each row is sorted by the mean position, in the row below, of the nodes and edges that an entry
-    leads to. upward: the rows from bottom to top, which is also the order of the result.
+    The entries of a row are sorted by the mean position, in the row below, of the nodes and edges
+    that each entry leads to. upward: the rows from bottom to top, in which order they are returned;
+    a row is {entry: (the entries of the row below that it leads to, a number that breaks ties)}.
     """
     ordered: list[list[int]] = []
     for row in upward:

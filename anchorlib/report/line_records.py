@@ -19,8 +19,9 @@ Array = np.ndarray[Any, Any]
 class LineRecords:
     """The records of one rank that go into one line (name, kind, mode, phase) of the page.
 
-    columns: those of `Series.columns` that the page uses: arrays with an entry for each record.
-    numel: how many elements each record has.
+    info: what is known of the name, kind and mode in all ranks and phases.
+    columns: the columns of `series` that the page uses, by name: arrays with an entry for each
+    record. numel: how many elements each record has.
     """
 
     info: TensorInfo

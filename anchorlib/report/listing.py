@@ -19,7 +19,7 @@ __all__ = ["ago", "list_page", "list_policy", "query_of"]
 
 
 def query_of(names: Sequence[str]) -> str:
-    """Return the query string of an address that shows these runs."""
+    """Return the query string of the page of these runs, such as "run=a&run=b"."""
     return urlencode([("run", name) for name in names])
 
 
@@ -32,7 +32,10 @@ def list_policy() -> str:
 
 
 def ago(time_ns: int) -> str:
-    """Return a time in the past as text, as "3 days ago"; time_ns: nanoseconds since 1970."""
+    """Return how long ago a time was, such as "3 days ago"; "just now" for less than a minute.
+
+    time_ns: nanoseconds since 1970.
+    """
     seconds = max(time.time() - time_ns / 1e9, 0.0)
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length:
@@ -44,7 +47,7 @@ def ago(time_ns: int) -> str:
 def list_page(names: Mapping[str, str], writings: Sequence[Writing]) -> str:
     """Return the HTML of the list of runs: a click shows a run, ticking several compares them.
 
-    names: a text about each run, by its name. writings: the ranks that are being written now.
+    names: {name of a run: a text about the run}. writings: the ranks that are being written now.
     """
     rows = "\n".join(
         f'<li><label><input type="checkbox" name="run" value="{escape(name)}"> '

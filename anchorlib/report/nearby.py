@@ -25,14 +25,15 @@ def nearby_values(
     wanted: Sequence[int],
     budget: PageBudget,
 ) -> list[dict[str, Any]]:
-    """Return the elements within RADIUS of the worst one, for the cells that matter most.
+    """Return the elements within RADIUS of the worst element, for the cells that matter most.
 
-    Each dict describes one cell, with the keys that `ComparisonView.nearby` lists; elements are in
-    C order. The `wanted` cells come first; the others follow, the largest error first, as far as
-    the budget allows. A cell is left out if a run did not keep the values, or if it is not known
-    which element is the worst.
+    Each dict describes the worst pair of one cell, with the keys that `ComparisonView.nearby`
+    lists; elements are counted in C order. The `wanted` cells come first; the others follow, the
+    largest error first, as far as the budget allows. A cell is left out if a run did not keep the
+    values, or if it is not known which element differs most.
 
-    cells, pairs: the cells (line and column of the page) that differ, and the worst pair of each.
+    cells: `ComparisonView.cells`, the cells (line and column of the page) that differ.
+    pairs: for each of `cells`, the index of its worst pair in `alignment`.
     wanted: the cells of the first divergence and of the origins (where differences begin).
     """
     neighbourhoods: list[dict[str, Any]] = []
@@ -64,10 +65,10 @@ def nearby_values(
 
 
 def _chosen(cells: Mapping[str, Array], wanted: Sequence[int]) -> Iterator[int]:
-    """Yield indices into `cells`, each once: the wanted cells, then all others by their error.
+    """Yield indices into `cells`, each once: the wanted cells, then the others.
 
-    The largest error comes first. wanted: cell numbers, as in `cells["cell"]`; unknown ones are
-    skipped.
+    Of the others the largest error comes first, and unknown errors last.
+    wanted: cell numbers, as in `cells["cell"]`; those that are not there are skipped.
     """
     cell = cells["cell"]
     places = {int(one): place for place, one in enumerate(cell)}
@@ -82,7 +83,10 @@ def _cost(table: Table, row: int, worst: int) -> int:
 
 
 def _around(table: Table, row: int, start: int, stop: int) -> Array:
-    """Return the elements start … stop - 1 of a record in C order, decoded; fewer where it ends."""
+    """Return elements `start` to `stop` - 1 (in C order) of a record, as numbers NumPy knows.
+
+    There are fewer elements where the record ends earlier. row: the record's row in `table`.
+    """
     name = table.dtypes[table.dtype[row]]
     parts, place = [], 0
     for block in table.read(row, BLOCK):
@@ -98,7 +102,7 @@ def _around(table: Table, row: int, start: int, stop: int) -> Array:
 
 
 def _difference(a: Array, b: Array) -> list[float | None]:
-    """Return b − a of each element in float64 (|b − a| if complex).
+    """Return for each element b − a in float64, or |b − a| if an array is complex.
 
     None stands for an element whose values in the two runs have the same text.
     """

@@ -16,7 +16,8 @@ def show(
 ) -> NotebookPage:
     """Return the page of these runs for a notebook to display; the first run is the reference.
 
-    comparisons: those of the first run with each other run, in the order of `runs`; None: none.
+    comparisons: those of the first run with each other run, in the order of `runs`; None for a page
+    that compares nothing.
     height: how high the frame is, in pixels.
     """
     return NotebookPage(page(runs, comparisons), height)

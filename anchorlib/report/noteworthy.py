@@ -6,6 +6,9 @@ follow rules of thumb, which the sentence of each finding names:
     dead        every element is zero in the last half of a tensor's columns (of at least four)
     exploding   a tensor's norm in one column is more than a thousand times its median
     range       at least a hundredth of the gradients' elements lie outside a format's range
+
+Further findings are facts: the first NaN or infinity, gaps, a run that was left open, ranks that
+differ from the others or were not compared.
 """
 
 from __future__ import annotations
@@ -46,8 +49,8 @@ def attention(view: RunView) -> list[Finding]:
 def gradient_lines(view: RunView) -> list[int]:
     """Return the indices of the page's lines that hold gradients.
 
-    A line is the records of one name, kind, mode and phase. For each name these are the lines of
-    `grad`, or of `pass_grad` if it has no `grad`.
+    A line is the records of one name, kind, mode and phase. Lines of kind `grad` are taken, and
+    lines of kind `pass_grad` for names that have no line of kind `grad`.
     """
     with_grad = {line.name for line in view.lines if line.kind == "grad"}
     return [

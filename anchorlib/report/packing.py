@@ -32,7 +32,8 @@ class ArrayPacker:
     def array(self, values: Any, dtype: str) -> dict[str, list[Any]]:
         """Append an array, flattened in C order, to the block; return its reference.
 
-        The reference is what stands for the array in the document: `{"$": [dtype, offset, size]}`.
+        The reference is what stands for the array in the document: `{"$": [dtype, offset, size]}`,
+        where `offset` counts bytes of the block and `size` counts numbers.
         dtype: "u1", "u2", "u4", "i2", "i4", "f4" or "f8".
         """
         flat = np.ascontiguousarray(
@@ -48,15 +49,16 @@ class ArrayPacker:
     def whole(self, values: Any) -> dict[str, list[Any]]:
         """Append an array of whole numbers from 0 on, in the narrowest dtype that holds them.
 
-        Return what stands for the array in the document: `{"$": [dtype, offset, size]}`.
+        Return its reference, what stands for the array in the document (see `array`).
         """
         most = np.max(values, initial=0)
         fitting = (dtype for dtype in ("u1", "u2", "u4") if most <= np.iinfo(dtype).max)
         return self.array(values, next(fitting, "f8"))
 
     def rough(self, values: Any) -> dict[str, list[Any]]:
-        """Append an array as float32 with 13 bits of precision (0.01 %); return its reference.
+        """Append an array as float32, rounded to 13 bits of precision (0.01 %).
 
+        Return its reference, what stands for the array in the document (see `array`).
         Rounded numbers compress better, and are exact enough where the page shows them as colours.
         """
         bits = np.ascontiguousarray(np.asarray(values, "<f4").reshape(-1)).view("<u4")
@@ -66,19 +68,25 @@ class ArrayPacker:
         return self.array(rounded.astype("<u4").view("<f4"), "f4")
 
     def text(self, document: Any) -> str:
-        """Return document and block as one text that is safe inside a <script> element."""
+        """Return `document` as JSON, a line break, then the compressed block as base64.
+
+        The text is safe inside a <script> element. document: what holds the arrays' references.
+        """
         block = base64.b64encode(zlib.compress(b"".join(self._parts), LEVEL)).decode()
         return f"{script_json(document)}{SPLIT}{block}"
 
 
 def script_json(value: Any) -> str:
-    """Return JSON in ASCII without <, > and &, so that no text in it can end a <script>."""
+    """Return `value` as JSON in ASCII without <, > and &, so that no text in it ends a <script>.
+
+    NaN and infinities become null.
+    """
     text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _finite(value: Any) -> Any:
-    """Return `value` with None for each NaN and infinity, which JSON cannot express."""
+    """Return a copy of `value` with None for each NaN and infinity, which JSON cannot express."""
     if isinstance(value, dict):
         return {key: _finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
 """A RunView of many archived ranks, from figures that the archive keeps for each step.
 
-These figures lie beside the index of the run. One rank is opened, for its header and its lineage,
-however many there are.
+The figures lie beside the run's index, the file of totals that archiving writes. However many ranks
+there are, only one of them is opened, for its header and its lineage.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ OPENED: Final = 64
 
 
 def pooled_view(run: Run, budget: PageBudget) -> RunView | None:
-    """Return what the page shows of an archived run of more than OPENED ranks; else None.
+    """Return what the page shows of an archived run of more than OPENED ranks, or None.
 
-    It is made from what the archive counted of each step. None also where the archive has no counts
-    by step, or where they exceed the budget. After None the caller reads the ranks.
+    The result is made from what the archive counted of each step. It is None for a run of at most
+    OPENED ranks, where there is no archive with such counts, and where they exceed the budget.
+    After None the caller has to read the ranks themselves.
     """
     by_step = run.by_step() if len(run.ranks) > OPENED else None
     if by_step is None or len(by_step.lines) * len(by_step.stretches) > min(

@@ -57,9 +57,11 @@ def page(
 ) -> str:
     """Return one self-contained HTML page about `runs`; the first is the reference.
 
-    comparisons: those of the first run with each other run, in the order of `runs`; None: none.
+    comparisons: those of the first run with each other run, in the order of `runs`; None for a page
+    that compares nothing.
     budget: limits on how much data goes into the page; None for the usual limits.
-    progress: called with (series read, all series) for each run, while histograms are counted.
+    progress: called with (number of series read, number of the run's series) for one run after the
+    other, while histograms are counted.
     """
     budget = budget or PageBudget()
     views = [gather(run, budget=budget, progress=progress) for run in runs]
@@ -75,9 +77,9 @@ def write_page(
     budget: PageBudget | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write the page to a file, whole or not at all; other arguments are those of `page`.
+    """Write the page to the file `path`, whole or not at all; other arguments as for `page`.
 
-    Raises OSError.
+    An existing file is replaced. Raises OSError if the file cannot be written.
     """
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -93,10 +95,10 @@ def write_page(
 def contrasted(
     views: Sequence[RunView], comparisons: Sequence[Comparison], budget: PageBudget
 ) -> list[ComparisonView]:
-    """Return the comparisons as the page draws them.
+    """Return the comparisons as the page draws them, in the same order.
 
     views: what the page shows of each run. comparisons: the comparisons of the first run with each
-        other run, in the order of `views`.
+        other run, in the order of `views`; may be empty.
     """
     return [
         view_of_comparison(one, views[0], views[number], number, budget=budget)
@@ -105,9 +107,10 @@ def contrasted(
 
 
 def assembled(names: Sequence[str], data: str, *, served: bool = False) -> str:
-    """Return the HTML of a page around the text of its data.
+    """Return the HTML of a page around the text of its data, as `document_text` returns it.
 
-    names: the runs, for the title. A `served` page may ask its own server for newer data.
+    names: the runs' names, for the title. served: whether the page may ask the server that it comes
+    from for newer data.
     """
     title = escape(f"anchor: {' and '.join(names)}" if len(names) < 4 else "anchor: runs")
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy(served=served)}">'
@@ -126,7 +129,7 @@ def assembled(names: Sequence[str], data: str, *, served: bool = False) -> str:
 def policy(*, served: bool = False) -> str:
     """Return the page's Content-Security-Policy: script and style by hash, no connections.
 
-    A `served` page may connect to its own server.
+    served: whether the page may connect to the server that it comes from.
     """
     own = "'self'" if served else "'none'"
     return (

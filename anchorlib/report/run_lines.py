@@ -1,6 +1,7 @@
 """The lines of a page, and the parameters, header and gaps of a run.
 
-They are made in the same way whether the figures are read from ranks or from an archive's counts.
+A line is what was recorded under a name, kind, mode and phase. All of these are made in the same
+way whether the page's figures are read from ranks or from an archive's counts.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ __all__ = ["gaps_of", "header_of", "line_of", "parameters_of"]
 def line_of(key: tuple[str, str, str, str], info: TensorInfo, **figures: Any) -> Line:
     """Return one line of the page: what was recorded under a name, kind, mode and phase.
 
-    key: (name, kind, mode, phase). info: the totals of the name, kind and mode. figures: the fields
-        of a Line that belong to its phase alone.
+    key: (name, kind, mode, phase). info: what is known of the name, kind and mode in all phases:
+        dtype, shape, bytes and gaps are taken from it. figures: the other fields of the Line, which
+        are about its phase alone.
     """
     return Line(
         *key,
@@ -35,9 +37,9 @@ def line_of(key: tuple[str, str, str, str], info: TensorInfo, **figures: Any) ->
 def parameters_of(run: Run) -> set[str]:
     """Return the names of a run's parameters.
 
-    A name is a parameter's if it has a record of a kind that only parameters have, or if lineage
-    (from what values were computed) names it as a parent and gives no call number for it: only
-    parameters have none there.
+    A name is a parameter's if it has a record of a kind that only parameters have. It is also one
+    if lineage (what each value was computed from) names it as a parent without a call number: all
+    other parents have one.
     """
     own = {info.name for info in run.tensors() if _is_of_a_parameter(info.kind)}
     return own | {
@@ -65,7 +67,10 @@ def _text(value: Any) -> str:
 
 
 def gaps_of(run: Run) -> list[tuple[str, int]]:
-    """Return (reason, how many observations were not recorded for it), the most frequent first."""
+    """Return (reason, number of observations that were not recorded for this reason) pairs.
+
+    The largest number comes first. Reasons are escaped.
+    """
     totals: dict[str, int] = {}
     for gap in run.gaps():
         totals[gap.reason] = totals.get(gap.reason, 0) + gap.count

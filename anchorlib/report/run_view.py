@@ -35,13 +35,17 @@ class PageBudget:
 
     A line of the page is a name, kind, mode and phase; a window is some adjacent steps.
     cells: lines × columns of figures; where a run has more, adjacent steps share a column.
+
     bin_cells: lines × windows of histograms, each of which takes about twenty times as much room as
         a cell of figures.
     neighbourhoods: for how many cells of a comparison the values around the worst element are
         shown.
+
     read_bytes: how many bytes of stored values may be read for the neighbourhoods.
+
     footprints: for how many cells (of the first divergence and of the origins, where differences
         begin) a comparison shows where in the tensor the runs differ.
+
     footprint_elements: how many elements may be compared for the footprints.
     """
 
@@ -57,8 +61,15 @@ class PageBudget:
 class Line:
     """One row of the page: what was recorded under a name, kind, mode and phase.
 
-    shape, dtype: as text; "mixed" where the records have different ones.
-    first_order: the smallest `order` of its records: lines sorted by it are in order of execution.
+    shape, dtype: as text. In the shape an axis whose size varies is "?", and "mixed" stands for
+        several numbers of axes; several dtypes are joined by "|".
+
+    ranks: those with records of this line. records: how many there are.
+    bytes, gaps: those of the name, kind and mode in all phases.
+
+    first_order: the first record's `order`, its place in the order of execution, by which lines are
+        sorted.
+
     parameter: whether the name is known to be a parameter's.
     """
 
@@ -79,9 +90,9 @@ class Line:
 
     @property
     def title(self) -> str:
-        """The selector of the records ("fc1@grad"), escaped.
+        """The text by which commands select the records, such as "fc1@grad", escaped.
 
-        The phase and mode are added where they are not "train" and "all".
+        The phase and mode follow in parentheses where they are not "train" and "all".
         """
         extra = [one for one in (self.phase, self.mode) if one not in ("train", "all")]
         text = escape(join(self.name, self.kind))
@@ -110,8 +121,11 @@ class Bins:
     A line is the records of one name, kind, mode and phase; a window is some adjacent steps.
     width: how many steps one window takes together.
     windows: how many windows a line has.
-    starts: cells + 1 offsets into `exponents` and `counts`; cell = line * windows + window.
-    exponents, counts: the bin of exponent e counts the elements with 2^e <= |x| < 2^(e+1).
+
+    starts: for each cell = line * windows + window, where its bins begin in `exponents` and
+        `counts`; they end where the next cell's begin, so a last entry follows the last cell.
+
+    exponents, counts: the bins; that of exponent e counts the elements with 2^e <= |x| < 2^(e+1).
     infinite: for each cell the number of infinities, which are in no bin.
     """
 
@@ -127,8 +141,9 @@ class Bins:
 class Unclipped:
     """The norm of the gradients of all parameters together, before clipping.
 
-    tensors: the number of parameters. norms: one for each column, NaN where it is not known.
-    bad: for each column whether a gradient held a NaN or an infinity.
+    tensors: how many parameters have recorded gradients. norms: the norm for each column of the
+    page, NaN where it is not known. bad: for each column whether a gradient held a NaN or an
+    infinity, in which case the norm is NaN as well.
     """
 
     tensors: int
@@ -140,10 +155,10 @@ class Unclipped:
 class Nonfinite:
     """The first record of a run with a NaN or an infinity: by step, execution order, then rank.
 
-    line: the index of the record's line (name, kind, mode, phase) in `RunView.lines`. nan, inf: how
-        many elements are NaN or infinite, of `numel`. skipped: whether the optimizer skipped that
-        step.
-    before: how many earlier records of the same rank the page shows.
+    line: the index of the record's line (name, kind, mode, phase) in `RunView.lines`.
+    nan, inf: how many of the record's `numel` elements are NaN, and how many are infinite.
+    skipped: whether the optimizer skipped that step.
+    before: how many records of the same rank came before this one, of those in the page's lines.
     """
 
     line: int
@@ -162,7 +177,8 @@ class Nonfinite:
 class Finding:
     """A sentence about something in a run that deserves attention.
 
-    level: "bad", "warn" or "info".
+    level: how bad it is: "bad", "warn", or "info" for a mere fact.
+
     line, column: the indices of the page's line (name, kind, mode, phase) and column (steps) that a
         click on the sentence leads to; -1 for none.
     """
@@ -177,15 +193,21 @@ class Finding:
 class RunView:
     """All that the page shows of one run.
 
+    state: "open" or "closed", as `Run.state`.
     live: whether the process that writes the run is alive; None where that is not known.
     steps: how many steps were recorded. columns: the first step of each column.
     width: how many steps share a column. lines: the rows, one for each name, kind, mode and phase.
+
     figures: by name, each (lines, columns) float64, NaN where a cell has no record: records, numel,
         zero, nan, inf, subnormal (sums), min, max (extremes), sum, l2 (root of the sum of squares).
+
     header: what the run says about itself, as escaped texts.
-    gaps: (reason, number of observations that were not recorded for it).
-    nonfinite: the first record with a NaN or an infinity. nonfinite_lines: how many lines have any.
-    apart: a sentence for each rank that differs from its peers.
+    gaps: (reason, number of observations that were not recorded for this reason) pairs.
+    nonfinite: the first record with a NaN or an infinity; None if there is none.
+    nonfinite_lines: how many lines have such a record.
+    unclipped: the norms of all gradients together before clipping; None where they are not known.
+    apart: a sentence for each rank that differs from its peers, but only the first three.
+
     is_pooled: whether the figures come from an archive's counts and not from the ranks themselves;
         then no rank was compared with its peers.
     """

@@ -1,6 +1,6 @@
 """The page served and kept fresh: `anchor ui`, over Starlette.
 
-    GET /                   the list of runs and writers, or a redirect to the runs of the command
+    GET /                   the list of runs and writers, or a redirect to the command line's runs
     GET /view?run=a&run=b   the page of these runs
     GET /data?run=…&have=T  the page's data, if it is newer than tag T; 204 where it is not
 
@@ -51,9 +51,9 @@ class Source:
     """Where the served pages get their runs from: functions that are called for each page.
 
     listed: returns the names of the store's runs.
-    alone: returns {run: archive} for the runs whose files are only in an archive.
-    opened: opens a run that `listed`, or the command, names.
-    compared: compares the first of some runs with each of the others.
+    alone: returns {run: archive}, by name, for the runs whose files are only in an archive.
+    opened: opens and returns the run of a name from `listed` or from the command line.
+    compared: returns the comparisons of the first of the given runs with each of the others.
     writings: returns the ranks that are being written now.
     """
 
@@ -67,8 +67,8 @@ class Source:
 def application(source: Source, *, hosts: Sequence[str], shown: Sequence[str] = ()) -> Starlette:
     """Return the web application that serves the pages.
 
-    hosts: the values that a Host header may have, with the port ("127.0.0.1:8787").
-    shown: the runs that `/` redirects to; where it is empty, `/` lists all runs.
+    hosts: the values that a Host header may have, with the port, such as "127.0.0.1:8787".
+    shown: the names of the runs whose page `/` redirects to; if empty, `/` lists all runs.
     Raises MissingExtraError where Starlette is not installed.
     """
     try:
@@ -131,7 +131,7 @@ class _Site:
             return _refused(error)
 
     def _written(self) -> Sequence[Writing]:
-        """Return the ranks that are being written now; none where asking fails.
+        """Return the ranks that are being written now; () if finding them fails.
 
         The list of runs is worth showing without them.
         """
@@ -141,9 +141,9 @@ class _Site:
             return ()
 
     def _alone(self) -> Mapping[str, str]:
-        """Return {run: archive} for the runs whose files are only in an archive.
+        """Return {run: archive}, by name, for the runs whose files are only in an archive.
 
-        The result is {} where asking fails: the list of runs is worth showing without archives.
+        The result is {} if finding them fails: the list of runs is worth showing without archives.
         """
         try:
             return self._source.alone()
@@ -153,8 +153,8 @@ class _Site:
     def _about(self, name: str, archive: str) -> str:
         """Return a run's size, age and archive as text, for the list of runs.
 
-        archive: the archive, if the run's files are only there; else "". The run's own page says
-            why a run cannot be read.
+        For a run that cannot be read, the text says so instead; the run's own page says why.
+        archive: the archive, if the run's files are only there; else "".
         """
         only = f"only in {visible(archive)}" if archive else ""
         try:
@@ -189,7 +189,8 @@ class _Site:
     def _followed(self, request: Request) -> tuple[tuple[str, ...], Followed]:
         """Return the names of the runs that a request asks for, and the data of their page.
 
-        Raises RunNotFoundError if it names no run, or a run that is not shown here.
+        Raises RunNotFoundError if the request names no run, or a run that is neither in the store
+        nor among those of the command line.
         """
         names = tuple(request.query_params.getlist("run"))
         with self._lock:

@@ -4,8 +4,8 @@
                    ├─ in both, facts differ ──▶ other: (fact, a's, b's)
                    └─ in both, facts agree ───▶ equal
 
-A module whose names all changed in the same way is one node. A name that neither run recorded is
-not known here.
+A node stands for a name, or for a whole module whose names were all added, all removed or all left
+equal. A module or tensor that neither run recorded is not known here.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ NAMES_SHOWN = 6
 class StructureNode:
     """A module or a tensor of either run, and how the two runs differ in it.
 
-    path: its name. names: how many recorded names the node stands for, its own included.
+    path: the name of the module or tensor. names: how many recorded names the node stands for: 1,
+        or all those of a module.
     change: "added" if only run B has it, "removed" if only run A has it, "other" if both have it
-        and facts differ, "equal" if both have it and none differs.
-    facts: each fact that differs, as (what, run A's, run B's).
+        and facts differ, "equal" if both have it and no fact differs.
+    facts: each fact that differs, as (what, run A's, run B's); what is "shape", "dtype", "module"
+        (how it was constructed), "operations" or "inputs".
     """
 
     path: str
@@ -55,8 +57,8 @@ def structure(comparison: Comparison, a: RunView, b: RunView) -> dict[str, Any]:
     """Return the modules and tensors of two runs for the page, and how the runs differ in each.
 
     The result is {"nodes": a list of [path, change, names, facts] (see `StructureNode`), sorted by
-    path, "more": how many nodes there are beyond MOST_NODES}. Where there are too many, nodes that
-    changed are kept before equal ones. a, b: what the page shows of the runs.
+    path, "more": how many nodes were left out}. Of more than MOST_NODES nodes, those that changed
+    are kept before equal ones. a, b: what the page shows of the runs.
     """
     nodes = _rolled(_compared(comparison, a, b))
     listed = sorted(nodes, key=lambda one: one.change == "equal")[:MOST_NODES]
@@ -97,8 +99,8 @@ def _other_module(
 ) -> list[tuple[str, str, str]]:
     """Return [("module", A's, B's)] if runs A and B constructed a module differently, else [].
 
-    A's and B's are texts on how each constructed it. name: the module's name in A. names: B's names
-    -> A's.
+    A's and B's are texts on how each run constructed the module. Also [] where that is not known.
+    name: the module's name in A. names: {B's name: A's name} of what was renamed.
     """
     alignment = comparison.alignment
     if alignment is None:
@@ -110,9 +112,10 @@ def _other_module(
 
 
 def _looks(view: RunView, names: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return the shape and dtype of each name as texts: of its kind `value`, else its first kind.
+    """Return {name: (shape, dtype)} as texts, for each name of a run.
 
-    names: B's names -> A's, for the view of B; {} for that of A.
+    They are those of the name's records of kind `value`; without these, of the name's first line.
+    names: {B's name: A's name} of what was renamed, for the view of B; {} for that of A.
     """
     looks: dict[str, tuple[str, str]] = {}
     for line in sorted(view.lines, key=lambda one: one.kind != "value"):
@@ -121,11 +124,12 @@ def _looks(view: RunView, names: Mapping[str, str]) -> dict[str, tuple[str, str]
 
 
 def _ways(edges: Mapping[int, Iterable[Edges]], names: Mapping[str, str]) -> dict[str, list[Way]]:
-    """Return the distinct ways in which each name was computed, as operations and inputs.
+    """Return {name: the distinct ways in which it was computed}, as operations and inputs.
 
-    edges: the lineage of a run, by rank: what each value was computed from. Values of which
-        autograd knows only a part are left out: those of code that was compiled into one operation,
-        and those whose inputs are not all known. names: B's names -> A's, for the lineage of B.
+    Values of which autograd knows only a part are left out: those of code that was compiled into
+    one operation, and those whose inputs are not all known.
+    edges: the lineage of a run, by rank: what each value was computed from.
+    names: {B's name: A's name} of what was renamed, for the lineage of B; {} for that of A.
     """
     ways: dict[str, list[Way]] = {}
     for one in (one for some in edges.values() for one in some):
@@ -140,11 +144,13 @@ def _ways(edges: Mapping[int, Iterable[Edges]], names: Mapping[str, str]) -> dic
 
 
 def _other_ways(a: Sequence[Way], b: Sequence[Way]) -> list[Fact]:
-    """Return the operations and inputs that differ between two ways of computing a name.
+    """Return how the ways in which runs A and B computed a name differ, as facts.
 
-    a, b: all ways in which runs A and B computed the name. The first that only A has is compared
-        with the first that only B has; a run without such a way takes part with its first way.
-    Returns [] where both have the same ways, or where the ways of a run are not known.
+    A fact is ("operations" or "inputs", what only A's way has, what only B's way has). The first
+    way that only A has is compared with the first way that only B has; a run without a way of its
+    own takes part with its first way. Returns [] where both runs have the same ways, or where the
+    ways of a run are not known.
+    a, b: all ways in which runs A and B computed the name.
     """
     if not a or not b or set(a) == set(b):
         return []
@@ -161,17 +167,20 @@ def _other_ways(a: Sequence[Way], b: Sequence[Way]) -> list[Fact]:
 
 
 def _listed(names: Counter[str]) -> str:
-    """Return names as text, each once with how often it occurs; "–" for no names."""
+    """Return names as text, such as "add ×2, mul"; "–" for no names.
+
+    Names beyond NAMES_SHOWN are only counted ("and 3 more").
+    """
     texts = [f"{name} ×{count}" if count > 1 else name for name, count in names.items()]
     more = len(texts) - NAMES_SHOWN
     return ", ".join(texts[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "") or "–"
 
 
 def _rolled(nodes: Sequence[StructureNode]) -> list[StructureNode]:
-    """Return the nodes, with one node for a whole module whose nodes all changed alike.
+    """Return the nodes, with one node for a whole module whose nodes all have the same change.
 
-    Nodes that are in both runs and differ ("other") are never merged. Where modules that changed
-    alike lie in each other, the outermost takes their place.
+    Nodes that are in both runs and differ ("other") are never merged. Where such modules lie
+    inside one another, only the outermost gets a node.
     """
     changes: dict[str, Counter[str]] = {}
     for node in nodes:
@@ -189,7 +198,10 @@ def _rolled(nodes: Sequence[StructureNode]) -> list[StructureNode]:
 
 
 def _leads(path: str) -> list[str]:
-    """Return the paths of the modules around a name, the outermost first, and the name last."""
+    """Return the paths of the modules around a name, the outermost first, and the name last.
+
+    For "a.b.c" this is ["a", "a.b", "a.b.c"].
+    """
     parts = path.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 

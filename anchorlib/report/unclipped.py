@@ -1,9 +1,9 @@
 """The norm of all parameters' gradients as backward made them, before anything clipped them.
 
-`grad` is the gradient that the optimizer took, after clipping, so its norm never exceeds the limit.
-`pass_grad` is the gradient that one backward left, still multiplied by the loss scale. Its norm
-divided by that scale is the norm that clipping saw, provided that the step had one pass and the run
-has one rank.
+Records of kind `grad` are the gradients that the optimizer took, after clipping, so their norm
+never exceeds the limit. Records of kind `pass_grad` are the gradients that one backward pass left,
+still multiplied by the loss scale. Their norm divided by that scale is the norm that clipping saw,
+provided that the step had one pass and the run has one rank.
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ def unclipped_norm(
 ) -> Unclipped | None:
     """Return the norm of all parameters' gradients together, before clipping, for each column.
 
-    A column of the page is `width` adjacent `steps`. The norms come from `pass_grad` records of
-    `parameters` in phase "train", in modes that record each gradient. A column has NaN without such
-    records, where one of its steps had several passes, and where a gradient is not finite. Returns
-    None if no column has these records in steps of one pass only, or if several ranks recorded.
+    The norms come from `pass_grad` records of `parameters` in phase "train", in modes that record
+    each gradient. A column of several steps has the norm over all of them. A column is NaN without
+    such records, where one of its steps had several passes, and where a gradient is not finite.
+    Returns None if no column has such records and only steps of one pass, or if several ranks
+    recorded.
+
+    parts: the records of the page. parameters: names. steps: all steps of the run, ascending;
+    `width` adjacent steps make a column of the page.
     """
     own = {
         part.info.name: part

@@ -30,9 +30,10 @@ BOTH: Final = 2
 def vicinities(comparison: Comparison) -> list[dict[str, Any]]:
     """Return drawings of the operations around the first origins, where differences begin.
 
-    Each is {origin: its index in the comparison, sides: the drawings of run A and of run B}. An
-    origin is left out if the operation that made its record is not known in both runs. The result
-    is [] unless both runs were traced.
+    Each of at most MOST drawings is {"origin": the origin's index in the comparison, "sides": the
+    graphs of run A and of run B, as the page's script draws them}. An origin is left out if the
+    operation that made its record is not known in both runs. The result is [] unless both runs
+    were traced.
     """
     if comparison.runs is None or comparison.ops is None:
         return []
@@ -51,7 +52,7 @@ def vicinities(comparison: Comparison) -> list[dict[str, Any]]:
 class _Traced:
     """The traced operations of both runs; those of a rank are read once, when they are needed.
 
-    marks: for run A and for run B, the operations that differ from the other run.
+    runs: runs A and B. marks: for A and for B, the operations that differ from the other run's.
     """
 
     runs: tuple[Run, Run]
@@ -61,9 +62,10 @@ class _Traced:
     def around(self, *records: Record) -> list[tuple[Graph, int]]:
         """Return, for each record, a graph of the operations around the one that made the record.
 
-        records: of A and of B, each as a table and a row. With each graph comes the index of
-            the record's operation in the graph. The list has no entry for a record whose step was
-            not traced, or if it is not known which operation made the record.
+        With each graph comes the index, in the graph, of the operation that made the record. The
+        list has no entry for a record whose step was not traced, or of which it is not known which
+        operation made it.
+        records: a record of run A and one of run B, each as (table of records, row in the table).
         """
         graphs = []
         for side, record in enumerate(records):
@@ -90,8 +92,9 @@ def _names(comparison: Comparison) -> tuple[str, str]:
 def _pair(evidence: tuple[Frontier, int]) -> tuple[Record, Record]:
     """Return run A's record at an origin (where a difference begins), and its partner in run B.
 
-    Each record is given as (table of records, row in the table). evidence: the Frontier in which
-    the origin was found, and the origin's row in A's table.
+    Each record is given as (table of records, row in the table). evidence: the `Frontier` (the
+    aligned records and their lineage) in which the origin was found, and the row of its record in
+    A's table.
     """
     alignment, row = evidence[0].alignment, evidence[1]
     at = int(alignment.a_row.searchsorted(row))

@@ -1,7 +1,8 @@
 """Keeps from a sink what no store or message could hold, such as records with an invalid name.
 
-A block is written as a whole, so that one record that cannot be written would cost all others. Such
-a record is taken out of its block before, and counted as a gap.
+A block of records is written as a whole, so that one record that cannot be written would cost all
+others. Such a record is taken out of its block before, and counted as a gap: a statement of how
+many records of a series were not recorded, and why.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ _BELOW = "a pass or call below 0, for which a store has no room"
 
 
 class Admission:
-    """Checks the records of blocks (records as columns); each series and phase is checked once."""
+    """Takes records that cannot be stored out of blocks; checks each series and phase once only."""
 
     def __init__(self) -> None:
         self._refused: dict[Hashable, str | None] = {}
 
     def admit(self, block: RowBlock) -> RowBlock:
-        """Return the block without records that cannot be stored; its `misfits` name the records.
+        """Return a block of the records in `block` that can be stored.
 
-        The records left out have an invalid series or phase, or a negative pass or call.
+        The records left out have an invalid series or phase, or a negative pass or call. They are
+        added to the `misfits` of the returned block, with the reasons.
         """
         columns, tables = block.columns, block.tables
         refused = self._unfit(columns["series"], tables.series, check_series)
@@ -55,7 +57,7 @@ class Admission:
     def _unfit(
         self, column: Array, table: Sequence[K], check: Callable[[K], object]
     ) -> dict[int, str]:
-        """Return row → reason, for each record of a block whose series or phase fails `check`.
+        """Return {row: reason} for each record of a block whose series, or phase, fails `check`.
 
         table: the distinct series, or phases. column: for each record, its index in `table`.
         check: raises AnchorError for a series or phase that cannot be stored.
@@ -80,10 +82,10 @@ class Admission:
 def check_edges(edges: Edges) -> Edges:
     """Return the lineage of a value unchanged, or raise if it cannot be stored.
 
-    edges: the value, and the tensors and operations that it was computed from. They must keep
-    within the bounds of a message, and obey the rules of the store's reader: to a reader, one
-    malformed line is damage of the whole catalogue, the file with the lineage. Raises
-    InvalidNameError, StoreError.
+    Lineage that is malformed or too large would make the whole catalogue, the file with the
+    lineage, unreadable. Raises InvalidNameError for a name that cannot be stored, StoreError for
+    anything else.
+    edges: the value, and the tensors and operations that it was computed from.
     """
     check_stated(edges)
     for name in (edges.name, edges.phase, *(parent.name for parent in edges.parents)):
@@ -94,10 +96,11 @@ def check_edges(edges: Edges) -> Edges:
 
 
 def statable(gap: Gap) -> Gap:
-    """Return `gap` with each field that cannot be stored replaced: the name by "*", for instance.
+    """Return `gap` with each field that cannot be stored replaced by one that can.
 
-    A gap may speak of observations that were left out just because their name or step cannot be
-    stored; the gap itself must be stored nonetheless.
+    An invalid name becomes "*", a kind "value", a mode ""; numbers are brought within bounds. A gap
+    may count records that were left out just because their name or step cannot be stored; the gap
+    itself must be stored nonetheless.
     """
     return Gap(
         _name(gap.name),
@@ -110,7 +113,7 @@ def statable(gap: Gap) -> Gap:
 
 
 def _number(value: int, least: int) -> int:
-    """Return `value` as an int between `least` and the largest of 64 bits; 0 if it is no number."""
+    """Return `value` as an int, brought between `least` and 2^63 - 1; 0 if it is no number."""
     try:
         return min(max(int(value), least), _MOST)
     except Exception:  # noqa: BLE001  # torch raises its own errors for a symbol
@@ -126,7 +129,7 @@ def _name(name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _mode(mode: str) -> str:
-    """Return `mode` if it is the canonical text of a mode, as "sum:window=2"; else ""."""
+    """Return `mode` if it is the canonical text of a mode, such as "sum:window=2"; else ""."""
     try:
         return mode if str(parse_mode(mode)) == mode else ""
     except AnchorError:

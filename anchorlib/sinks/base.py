@@ -4,6 +4,9 @@ One thread owns a sink: that of the drain, which empties the queue of recorded t
 every call that changes the sink, in the order in which the training asked for them. Other threads
 may wait for a flush, read the counters, and `revoke`. A sink may raise: the drain counts the
 records that were lost, and no exception reaches training.
+
+Beside records a sink takes gaps (statements of how many observations were not recorded, and why),
+lineage (what each value was computed from), entries of the run header, and traced operations.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ class Flushing(Protocol):
     def wait(self, timeout: float | None) -> None:
         """Block until the flush is done; any thread may call this.
 
-        Raises FlushTimeoutError after `timeout` seconds (None: wait as long as it takes).
+        Raises FlushTimeoutError if it is not done after `timeout` seconds; None: as long as it
+        takes.
         """
 
 
@@ -46,20 +50,22 @@ class Sink(Protocol):
     """The interface of a sink: what stores, sends or keeps the records of one rank."""
 
     def put(self, block: RowBlock) -> None:
-        """Store a block of records. The memory of their values is valid during the call only."""
+        """Store or send a block of records, or keep a copy to be sent later.
+
+        The memory of the records' values is valid during the call only.
+        """
 
     def gap(self, gaps: Sequence[Gap]) -> None:
         """Store gap statements: how many observations of a series were not recorded, and why.
 
-        A statement's count is the total since the session began, so it replaces the statement that
-        was stored before of the same series and reason.
+        A statement's count is the total since the session began, so the statement replaces an
+        earlier statement of the same series and reason.
         """
 
     def edges(self, edges: Sequence[Edges]) -> None:
         """Store lineage: which tensors and operations each value was computed from.
 
-        Where the parents of the same value (name, phase, pass, call, …) are stated again, the first
-        statement is kept.
+        Where the lineage of a value is stated again, the first statement is kept.
         """
 
     def header(self, entries: Mapping[str, Any]) -> None:
@@ -75,20 +81,20 @@ class Sink(Protocol):
         """
 
     def close(self, timeout: float) -> int:
-        """Flush, mark the run as closed for this rank, and return how many more records are lost.
+        """Flush, mark the run as closed for this rank, and return how many records this loses.
 
-        Records that `lost` counts are not counted again. After `revoke` the run is only unlocked,
-        and not marked as closed; but a sink whose collector still lacks records of the run delivers
-        these, and closes the run.
+        The result does not include records that `lost` counts already. After `revoke` the run is
+        only unlocked, and not marked as closed; but a sink whose collector still lacks records of
+        the run delivers these, and closes the run.
 
-        timeout: the most seconds that this may take.
+        timeout: the most seconds to wait for a collector.
         """
 
     def revoke(self) -> None:
-        """Make the sink write nothing more, so that closing a session does not wait for it.
+        """Make the sink write nothing more, so that closing a session does not wait for the sink.
 
-        Any thread may call this. The call to the sink that is under way ends early. Later calls of
-        `put` raise, or count their records as lost.
+        Any thread may call this. A call to the sink that another thread is making ends early. Later
+        calls of `put` raise, or count their records as lost.
         """
 
     @property
@@ -105,15 +111,15 @@ class Sink(Protocol):
 
     @property
     def own_gaps(self) -> int:
-        """How many gap statements this sink makes of records that it dropped itself.
+        """How many gap statements this sink has made of records that it dropped itself.
 
         There is one statement for each series and reason.
         """
 
     @property
     def waiting(self) -> int:
-        """How many records were `put` and are not delivered yet."""
+        """How many records were `put` and are not delivered yet; 0 where `put` itself stores."""
 
     @property
     def retries(self) -> int:
-        """How often delivery was tried again, after a failure."""
+        """How often the sink tried again to deliver to its collector, after a failure."""

@@ -27,10 +27,10 @@ _KEY_BYTES: Final = 32
 def copy_secret(what: tuple[object, ...]) -> bytes:
     """Return the secret by which this user can continue the copy of one attempt at a rank.
 
-    what: values that identify the attempt (one recording of the rank) and the copy; equal values
-        give the same secret.
-    A user without a key gets one, which is written into a file. Raises StoreError if the key can
-    neither be read nor written.
+    The secret is a hash of `what` with the user's key. A user without a key gets one, which is
+    written into a file. Raises StoreError if the key cannot be read, or a new one not be written.
+
+    what: values that identify the attempt (one recording of the rank) and the copy.
     """
     identity = repr(what).encode()
     return hmac.new(_key(), identity, hashlib.sha256).digest()[:SECRET_BYTES]
@@ -50,7 +50,10 @@ def _key() -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Make a file with a new key at `path` atomically; a file that is there by then is kept."""
+    """Make a file with a new key at `path`, atomically; a file that another process made is kept.
+
+    Raises OSError if the file cannot be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     made = path.with_name(f"{_NAME}.{os.getpid()}.{os.urandom(4).hex()}")
     file = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -43,9 +43,9 @@ _BATCH_BYTES: Final = 32 << 20
 class CopyResult:
     """The outcome of copying a run.
 
-    run: the run's name in the other store. ranks: the ranks of the run.
+    run: the run's name in the other store. ranks: the numbers of the run's ranks.
     records: how many records the run has, all of which the other store has now.
-    already: how many of them the other store had before.
+    already: how many of these records the other store had before the copying.
     """
 
     run: str
@@ -82,10 +82,14 @@ def copy_run(
     """Copy every rank of a run into the store at `to`, under the name `name`.
 
     patience: how many seconds a collector may take to confirm what was sent.
-    progress: called now and then with (records that `to` has by now, records in all).
 
-    Raises RunExistsError where that store has another recording under this name, RunBusyError,
-    StoreError, CollectorError.
+    progress: called after each attempt with (number of the run's records that `to` has by now,
+        number of all its records).
+
+    Raises RunExistsError where the store at `to` has another recording under this name, or a copy
+    that this user cannot continue; RunBusyError where another process writes the rank there,
+    StoreError where a store cannot be read or written, CollectorError where a collector fails, is
+    late, or a directory changed meanwhile.
     """
     run = RunReader(stored_run.location, stored_run.name)
     run.refresh()
@@ -125,7 +129,7 @@ def _there(run: str, rank: int, to: str) -> RankReader | None:
 
 
 def _already(part: _CopiedAttempt, there: RankReader | None) -> int:
-    """Return how many records of an attempt the other store has, as earlier copies left them.
+    """Return how many records of an attempt the other store has from earlier copies.
 
     there: a reader of the rank in the other store; None if the rank is not there.
     Raises RunExistsError if the other store has other records under this attempt's number, or only
@@ -166,11 +170,11 @@ def _are_equal(part: _CopiedAttempt, there: RankReader, records: int) -> bool:
 
 
 def _is_open(part: _CopiedAttempt, have: int, there: RankReader | None) -> bool:
-    """Return whether an attempt has to be copied, because the other store may lack a part of it.
+    """Return whether an attempt has to be copied, because the other store may lack some of it.
 
-    This is so if records are missing there. It is also so if all records are there and this user
-    can continue the attempt, as the last one there: then gaps, lineage or traced operations may be
-    missing.
+    This is so if records are missing there. It is also so if all records are there, but the attempt
+    is the last one there, and this user can continue it: then its gaps, lineage or traced
+    operations may be missing.
 
     have: how many of the attempt's records the other store has.
     there: a reader of the rank in the other store; None if the rank is not there.

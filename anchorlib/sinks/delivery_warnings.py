@@ -1,4 +1,7 @@
-"""Warnings about records that did not reach their collector: where they wait, and what to do."""
+"""Warnings about records that did not reach their collector: where they wait, and what to do.
+
+A spool is a folder of this machine where records wait until the collector has them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ _log = logging.getLogger("anchorlib")
 
 
 def warn_no_spool(place: Path, fault: OSError, limit: int) -> None:
-    """Log that no spool could be made below `place`; at most `limit` bytes wait in memory then."""
+    """Log that no spool could be made below `place`, so that records wait in memory.
+
+    limit: the most bytes that may wait there.
+    """
     _log.warning(
         "anchorlib: no spool can be made in %s (%s); records wait in memory (%d MiB at "
         "most), and are lost with this process; set ANCHOR_SPOOL to another directory",
@@ -32,14 +38,15 @@ class DeliveryWarnings:
     """Logs what a remote sink has to say about the delivery of one rank of `run`.
 
     route: knows the collector that the records go to at present.
-    spool: where records wait; None for memory, of which they take at most `limit` bytes.
+    spool: the spool in which records wait; None if they wait in memory.
+    limit: the most bytes that may wait in memory.
     """
 
     def __init__(self, run: str, route: Route, spool: WrittenSpool | None, limit: int) -> None:
         self._run, self._route, self._spool, self._limit = run, route, spool, limit
 
     def away(self, sentence: str) -> None:
-        """Log `sentence`, which says why no records can be sent now, and where they wait."""
+        """Log why no records can be sent now (`sentence`), and where they wait."""
         spool = self._spool
         _log.warning(
             "anchorlib: %s; records wait %s (%d MiB at most) and are sent when it answers",
@@ -53,7 +60,10 @@ class DeliveryWarnings:
         _log.warning("anchorlib: %s", sentence)
 
     def may_lose_power(self) -> None:
-        """Log that the collector acknowledges records that it may still lose in a power loss."""
+        """Log that the collector confirms records that a power loss could still cost it.
+
+        The session asked for durability="power".
+        """
         _log.warning(
             "anchorlib: the collector at %s acknowledges records that its disk may not have "
             "yet, though durability='power' was asked for; start it with --durability power",
@@ -61,7 +71,7 @@ class DeliveryWarnings:
         )
 
     def refused(self, refusal: str) -> None:
-        """Log that the collector has refused the run, and what becomes of its records."""
+        """Log `refusal`, why the collector has refused the run, and what becomes of records."""
         if self._spool is None:
             _log.warning(
                 "anchorlib: %s; nothing is recorded from here on, and what is lost is counted",
@@ -76,9 +86,10 @@ class DeliveryWarnings:
             )
 
     def closing(self, waiting: int, timeout: float) -> None:
-        """Log that a close waits for `waiting` records, unless stderr is a terminal.
+        """Log that closing the run waits until `waiting` records have reached the collector.
 
-        On a terminal there is a progress bar instead. timeout: the most seconds that it waits.
+        Logs nothing if stderr is a terminal, which shows a progress bar instead, or missing.
+        timeout: the most seconds that the close waits.
         """
         if sys.stderr is not None and not sys.stderr.isatty():
             address = self._route.address
@@ -103,6 +114,6 @@ class DeliveryWarnings:
 
     @property
     def push_line(self) -> str:
-        """The shell command that delivers what waits in the spool."""
+        """The shell command that delivers what waits in the spool, for a sink that has one."""
         folder = None if self._spool is None else self._spool.folder
         return f"anchor push {shlex.quote(str(folder))} --to {self._route.address}"

@@ -23,9 +23,11 @@ def open_writer(
 
     writer_id: a secret by which a later writer can continue this attempt (one recording of the
         rank); empty for an attempt that nobody continues.
+
     lock: the lock of the rank's files if the caller holds it already; None to take it.
 
-    Raises RunExistsError, RunBusyError, StoreError.
+    Raises RunExistsError if the rank exists and `options` say neither to resume nor to overwrite
+    it, RunBusyError if a live process is writing it, StoreError if the store cannot be used.
     """
     return Writer.open(
         store,
@@ -63,9 +65,9 @@ class EmbeddedSink:
 
     @property
     def own_gaps(self) -> int:
-        """How many gap statements the writer makes of dropped records.
+        """How many gap statements the writer has made of dropped records.
 
-        There is one statement for each series and reason.
+        A gap statement counts those of one series that were dropped for one reason.
         """
         return self._writer.left_out.series
 
@@ -90,12 +92,18 @@ class EmbeddedSink:
         self._writer.operations(entries)
 
     def flush(self) -> Flushing:
-        """Publish the written records to any zarr reader; this is done when the call returns."""
+        """Make the written records visible to any zarr reader; this is done when the call returns.
+
+        The result has nothing left to wait for.
+        """
         self._writer.publish()
         return DONE
 
     def close(self, timeout: float) -> int:  # noqa: ARG002  # writing is never far behind
-        """Publish the records, mark the rank as closed, unlock it; returns 0: no record is lost."""
+        """Make the records visible to any zarr reader, mark the rank as closed, and unlock it.
+
+        Returns 0: no record is lost. timeout: not used. After `revoke` this only unlocks the rank.
+        """
         self._writer.close()
         return 0
 

@@ -1,8 +1,8 @@
 """The room for records that wait for a collector, and counts of what was dropped without room.
 
-The line from a process to its collector is full when its spool, or its memory, holds all that it
-may. An eighth of the room is kept for summaries, so that a full line loses values first and whole
-records last.
+The line is all that waits between a process and its collector: in a spool (a folder of this
+machine), or in memory. It is full when the spool, or the memory, holds all that it may. An eighth
+of the room is kept for summaries, so that a full line loses values first and whole records last.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class LineRoom:
     spool: the spool in which messages wait; None if they wait in memory.
     limit: the most bytes that may wait in memory; a spool has a separate limit.
 
-    state: called with the gap statements that changed. It needs a lock, which the caller of the
-        methods holds.
+    state: called with the gap statements that changed; each counts the dropped records of one
+        series and reason. The caller of the methods holds the lock that `state` needs.
 
-    dropped: how many records were lost, or kept without their values. lost: of how many of them
-    not even a summary is kept. dropped_bytes: bytes of the values that the dropped records had.
-    gaps: a statement for each series and reason of a loss.
+    dropped: how many records were lost, or kept without their values. lost: how many of the dropped
+    records have not even a summary. dropped_bytes: bytes of the values that the dropped records
+    had. gaps: {(name, kind, mode, reason): the gap statement}.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class LineRoom:
         self.gaps: dict[tuple[str, str, str, str], Gap] = {}
 
     def has(self, weight: int, share: float = 1.0) -> bool:
-        """Return whether `weight` more bytes fit into the room, of which `share` may be used.
+        """Return whether `weight` more bytes fit into the share of the room that may be used.
 
         Where nothing waits, anything fits: otherwise a record larger than the room would never be
-        sent. share: a fraction from 0 to 1.
+        sent. share: the part of the room that may be used, from 0 to 1.
         """
         # A record larger than the limit is taken alone, or it could never be sent.
         if not self._outbox.waiting:
@@ -73,8 +73,8 @@ class LineRoom:
     def fitting(self, batch: RowBlock, weight: int) -> RowBlock:
         """Return as much of a batch as has room: all, the batch without values, or an empty batch.
 
-        weight: the bytes that the whole batch takes. What is left out is counted, and stated as
-        gaps.
+        Records that lose their values, or are left out, are counted as dropped and stated as gaps.
+        weight: the bytes that the whole batch takes.
         """
         if self.has(weight, _VALUES_SHARE):
             return batch
@@ -88,7 +88,10 @@ class LineRoom:
         return bare
 
     def lose(self, batch: RowBlock, reason: str) -> None:
-        """Count the records of a batch as lost, summaries too; state them as gaps for `reason`."""
+        """Count the records of a batch as lost, with their summaries, and state gaps for `reason`.
+
+        The caller has to leave the records out.
+        """
         self.lost += len(batch)
         self.dropped_bytes += int(batch.sizes.sum())
         self._count(batch, reason)

@@ -16,7 +16,11 @@ __all__ = ["MemorySink"]
 
 
 class MemorySink:
-    """Keeps records, gaps, lineage, header entries and traced operations in attributes."""
+    """Keeps records, gaps, lineage, header entries and traced operations in attributes.
+
+    These are `records`, `gaps`, `lineage`, `entries` and `traced`; `closed` says whether `close`
+    was called.
+    """
 
     dropped = 0
     lost = 0

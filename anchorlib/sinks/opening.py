@@ -18,9 +18,12 @@ __all__ = ["check_collector", "open_sink"]
 def open_sink(store: str, options: RunOptions) -> Sink:
     """Open the sink for `store`: a directory, or the URL (grpc://, grpcs://) of collectors.
 
-    A collector need not answer yet: the sink connects to it in the background. Raises
-    RunExistsError, RunBusyError or StoreError for a directory, OptionError for an address of
-    another scheme.
+    A collector need not answer yet: the sink connects to it in the background.
+
+    For a directory this raises RunExistsError if the rank exists and `options` say neither to
+    resume nor to overwrite it, RunBusyError if a live process is writing it, StoreError if the
+    store cannot be used. Raises OptionError for any other URL, and for an invalid address,
+    certificate or ANCHOR_SPOOL_LIMIT.
     """
     scheme, separator, _rest = store.partition("://")
     if not separator:
@@ -35,10 +38,11 @@ def open_sink(store: str, options: RunOptions) -> Sink:
 
 
 def check_collector(store: str) -> None:
-    """Raise OptionError where no sink for the URL `store` could be opened.
+    """Raise OptionError if `open_sink` could not open a sink for the URL `store`; else do nothing.
 
-    This checks the address, certificates, token, ANCHOR_SPOOL_LIMIT and ANCHOR_FAILOVER_SECONDS. It
-    imports no gRPC and connects to nothing, so that a mistake is told before anything starts.
+    This checks the address, certificates, token, ANCHOR_SPOOL_LIMIT and, for several collectors,
+    ANCHOR_FAILOVER_SECONDS. It imports no gRPC and connects to nothing, so that a mistake is told
+    before anything starts.
     """
     if store.partition("://")[0] not in ("grpc", "grpcs"):
         raise _unknown(store)

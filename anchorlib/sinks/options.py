@@ -20,16 +20,23 @@ class RunOptions:
     """One rank of one run, and how its records are kept.
 
     header: entries of the run header; they must be values that JSON can hold.
-    resume, overwrite: whether to go on with a rank that is stored already, or to replace it; an
-        existing rank is an error otherwise.
-    on_full: what to do when waiting records reach their limit. "block" lets training wait. "drop"
-        leaves values out and keeps the summaries, and counts records for which even those have no
-        room. "raise" is as "drop" where the queue in memory is full, and the next step raises;
-        where a collector's spool is full, it is as "block".
+
+    resume: whether to go on with the rank if it is stored already. overwrite: whether to replace
+        it. Without either, a stored rank is an error.
+
+    on_full: what to do when waiting records reach their limit. "block" makes training wait. "drop"
+        leaves values out and keeps the summaries; records whose summaries have no room either are
+        lost, and counted. "raise" does the same where the queue in memory is full, and makes the
+        next step raise; where a collector's spool is full, it makes training wait.
+
     queue_bytes: the most bytes of records that wait in memory.
-    max_bytes: the most bytes of values that this rank may take on disk; None: all of
-        the disk, except a part that is left free.
-    durability: whether accepted records survive the end of the process, or a power loss as well.
+
+    max_bytes: the most bytes of values that this rank may take on disk; None: all of the disk,
+        except a part that is left free.
+
+    durability: what records that the sink has accepted survive: "process", the end of the process;
+        "power", a power loss of the machine as well.
+
     restart: how often the launcher restarted the job; None where the launcher does not say.
     """
 

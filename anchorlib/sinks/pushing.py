@@ -32,14 +32,18 @@ def push(
 ) -> DeliveryResult | CopyResult:
     """Deliver the spool in directory `what`, or copy the run `what` of `store`, to the store `to`.
 
-    run: the name that the run gets in `to`; None for the name that it has.
-    patience: how many seconds a collector may take to answer.
-    progress: called now and then with (records that `to` has by now, records in all).
-    Returns counts of what was delivered or copied, which are 0 for a spool that is gone because all
-    of it was delivered.
+    A spool is removed once all of it was delivered. Returns counts of what was delivered or copied;
+    for the path of a spool that was removed already they are 0.
 
-    Raises RunNotFoundError, RunBusyError, RunExistsError, CollectorError, StoreError,
-    InvalidNameError, and OptionError for a run that is to be copied to an archive.
+    run: the name that the run gets in `to`; None for the name that it has.
+    patience: how many seconds a collector may stay without answer or progress.
+    progress: called now and then with (number of records that `to` has by now, number in all).
+
+    Raises RunNotFoundError if `what` is neither a spool nor a run of `store`, RunBusyError if a
+    live process owns the spool or writes the run in `to`, RunExistsError if `to` has another
+    recording under this name, CollectorError if a collector refuses or does not answer, StoreError
+    if the spool or a store cannot be read or written, InvalidNameError for an invalid `run`, and
+    OptionError for a run that is to be copied to an archive.
     """
     if run is not None:
         check_run_name(run)

@@ -64,15 +64,16 @@ class RemoteSink:
     address: the address of one collector, or of several collectors in one URL. Of several, a hash
         of the rank chooses the first; while one collector stays away, the next gets the records.
 
-    options: under durability="power", `put` returns when the block is on the spool's disk.
-    credentials: None takes those of the environment.
+    options: under durability="power", `put` returns only when the block is on the spool's disk.
+    credentials: what the collector asks for; None takes the credentials in the environment.
     spool: the directory below which records wait on disk; None keeps them in memory.
 
     writer_id: the secret of an earlier sink whose records are continued, from record number `first`
         on; None begins anew.
 
-    Raises OptionError for an invalid address, certificate or ANCHOR_SPOOL_LIMIT. Later failures
-    are logged, and raised only by the `wait` of a flush. In a forked child the sink does nothing.
+    Construction raises OptionError for an invalid address, certificate or ANCHOR_SPOOL_LIMIT. Later
+    failures are logged, and raised only by the `wait` of a flush. In a forked child the sink's
+    methods do nothing.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class RemoteSink:
 
     @property
     def spool(self) -> Path | None:
-        """The directory in which undelivered records wait on disk; None if they wait in memory."""
+        """The spool's folder, in which undelivered records wait; None if they wait in memory."""
         return None if self._spool is None else self._spool.folder
 
     @property
@@ -169,21 +170,24 @@ class RemoteSink:
 
     @property
     def own_gaps(self) -> int:
-        """How many gap statements (what was not kept, and why) this sink makes by itself.
+        """How many gap statements this sink has made of records that it dropped itself.
 
-        There is one statement for each series and reason of a loss.
+        A gap statement counts those of one series that were dropped for one reason.
         """
         return len(self._room.gaps)
 
     @property
     def waiting(self) -> int:
-        """How many records the collector has not acknowledged."""
+        """How many records were `put` that the collector has not acknowledged yet."""
         return self._outbox.waiting
 
     # -- called by the drain's thread, which owns the sink
 
     def put(self, block: RowBlock) -> None:
-        """Copy a block of records into the spool or memory; the sender thread sends them later."""
+        """Copy a block of records into the spool or memory; the sender thread sends them later.
+
+        Where there is no room, this waits, or drops values or records, as `on_full` says.
+        """
         if self._forked:
             return
         for batch in _batches(block):
@@ -251,10 +255,10 @@ class RemoteSink:
             self._changed.notify_all()
 
     def flush(self) -> Flushing:
-        """Ask the collector to publish all records that were put so far, to any zarr reader.
+        """Ask the collector to make all records that were put so far visible to any zarr reader.
 
-        Returns an object whose `wait` blocks until that is done, and raises CollectorError if the
-        collector has refused this run.
+        Returns at once. The result's `wait` blocks until this is done; `wait` raises CollectorError
+        if the collector has refused this run.
         """
         if self._forked:
             return DONE
@@ -278,7 +282,7 @@ class RemoteSink:
                 )
 
     def revoke(self) -> None:
-        """End a `put` that waits for room: records that it has not stored are counted as lost.
+        """End a `put` that waits for room, and count the records that it has not stored as lost.
 
         The records of later calls of `put` are counted as lost too.
         """
@@ -287,11 +291,12 @@ class RemoteSink:
             self._changed.notify_all()
 
     def close(self, timeout: float) -> int:
-        """Deliver waiting records, close the run for this rank, return how many records are lost.
+        """Deliver waiting records, close the run for this rank, return how many records this loses.
 
         Records that the collector lacks after `timeout` seconds stay in the spool and are not lost;
-        a warning says how to deliver them. Records that `dropped` counts are not counted again. The
-        run is left open if `revoke` was called and the collector has published all records.
+        a warning says how to deliver them. Without a spool they are lost. Records that `dropped`
+        counts are not counted again. The run is left open if `revoke` was called and the collector
+        has published all records. A second call only returns the number again.
         """
         if self._forked:
             return 0
@@ -323,7 +328,10 @@ class RemoteSink:
         self._thread.join(_JOIN_SECONDS)
 
     def _leave(self) -> int:
-        """Remove the spool, or leave it if it has undelivered records; return how many are lost."""
+        """Remove the spool, or close it with its undelivered records for a later delivery.
+
+        Returns how many records are lost because they are in memory alone.
+        """
         spool = self._spool
         if spool is None:
             return self._outbox.waiting
@@ -348,7 +356,8 @@ class RemoteSink:
     def _admit(self, batch: RowBlock) -> RowBlock:
         """Return the records of `batch` that are to be sent, without values if room is short.
 
-        Under on_full="block" or "raise" this waits for room. Records left out are counted as gaps.
+        Under on_full="block" or "raise" this waits for room instead, until the sink closes or the
+        run is refused. Records left out, or without values, are counted and stated as gaps.
         """
         weight = int(frame_weights(batch).sum())
         if self._on_full != "drop":
@@ -382,7 +391,8 @@ class RemoteSink:
     def _moved(self, sentence: str) -> None:
         """Write the new collector's address into the spool's file spool.json, and log `sentence`.
 
-        This is called when the records of the rank go to another one of several collectors.
+        The sender thread calls this when the rank's records go to another one of several
+        collectors from now on. If the file cannot be written, the log says so.
         """
         if self._spool is not None:
             try:
@@ -396,8 +406,10 @@ class RemoteSink:
 class _Published:
     """A flush that the collector was asked for, and which may still be under way.
 
-    wanted: the number of the flush. await_published: called with this number and a timeout in
-        seconds; waits until the flush is done.
+    wanted: the number of the flush.
+
+    await_published: called with this number and a timeout in seconds; waits until the flush is
+        done.
     """
 
     await_published: Callable[[int, float | None], None]
@@ -406,7 +418,8 @@ class _Published:
     def wait(self, timeout: float | None) -> None:
         """Block until the collector has published all records that were put before the flush.
 
-        Raises FlushTimeoutError after `timeout` seconds, CollectorError if the run was refused.
+        Raises FlushTimeoutError if this takes more than `timeout` seconds (None: no limit), and
+        CollectorError if the collector has refused the run.
         """
         self.await_published(self.wanted, timeout)
 

@@ -5,7 +5,7 @@ frames, each of which has a number of records.
 
 spool_folder      where spools are, and which process owns a spool
 limit             how large a spool may grow
-spools            the spool that a session writes, and the spool that a dead process left
+spools            a spool that a session writes, or that a dead process left
 writer            adds frames to segments, and brings them to the disk
 segments          the files of one spool; `format`: their entries; `disk`: the system's calls
 reader            reads frames from segments; `holes`: the numbers of records that were lost

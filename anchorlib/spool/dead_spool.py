@@ -1,4 +1,8 @@
-"""The content of a spool that a dead process left, ready to be sent, and its delivery's outcome."""
+"""The content of a spool that a dead process left, ready to be sent, and its delivery's outcome.
+
+A spool is a folder with records for a collector. Its files, the segments, hold messages; a message
+with records is a frame. An attempt is one recording of a rank.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +36,10 @@ __all__ = ["DeliveryResult", "SpoolContent"]
 class DeliveryResult:
     """The outcome of delivering a spool.
 
-    run, rank: what the records are of, by the run's name in the store.
-    records: how many intact records the spool had. already: how many of them the store had before.
-    lost: how many records damage on the disk cost, as far as they can be counted.
-    set_aside: how many damaged segments stay in the spool's folder.
+    run, rank: the run (by its name in the store) and the rank that the records belong to.
+    records: how many intact records the spool had. already: how many of these the store had before.
+    lost: how many records were lost to damage on the disk, as far as they can be counted.
+    set_aside: how many damaged segments stay in the spool's folder, and are not removed with it.
     """
 
     run: str
@@ -49,12 +53,19 @@ class DeliveryResult:
 class SpoolContent:
     """The content of the spool `work`, which a dead process left, ready to be sent to `target`.
 
-    notes: what the spool holds beside records. frames: the messages with the records.
-    links: attempts of the target that hold records of this spool, from earlier deliveries; set by
-        `hello`.
-    attempt: the number of the attempt that the target has to resume; None allows any.
-    Raises StoreError if nothing in the spool names its run, UnsupportedError if the spool is of a
-    protocol version that cannot be delivered.
+    changed: guards the frames.
+
+    notes: what the spool holds beside records: its writer, gaps, lineage. frames: the messages with
+        the records.
+
+    links: the ranges of records that attempts of the target hold from earlier deliveries of this
+        spool; () until `hello` sets them.
+
+    attempt: the number that the target has to give to the attempt of this delivery, which `hello`
+        sets if earlier deliveries have begun; None allows any number.
+
+    Construction raises StoreError if nothing in the spool names its run, UnsupportedError if the
+    spool is of a protocol version that cannot be delivered.
     """
 
     def __init__(self, work: OwnedSpool, target: Destination, changed: threading.Condition) -> None:
@@ -87,7 +98,7 @@ class SpoolContent:
     def part(self) -> int:
         """The number of the part of the rank that the target holds; 0 if it holds the whole rank.
 
-        A rank has parts where several collectors have recorded it, one after the other.
+        A rank has parts, counted from 0, where several collectors record it, one after the other.
         """
         return self._part or 0
 
@@ -95,8 +106,9 @@ class SpoolContent:
     def _part(self) -> int | None:
         """The number of the target's part of the rank; None if the target holds the whole rank.
 
-        A rank has parts if several collectors share it. None also if the target is none of the
-        collectors that spool.json names, or if the run gets another name.
+        A rank has parts if several collectors record it, one after the other. None also if the
+        target is none of the collectors that the spool's file spool.json names, or if the run gets
+        another name there.
         """
         label = self._work.label
         if label is None or not label.among or self._target.run is not None:
@@ -113,13 +125,16 @@ class SpoolContent:
         return Hello(run=label.run, rank=label.rank, writer_id=bytes.fromhex(label.writer_id))
 
     def hello(self, attempts: Sequence[PastAttempt]) -> Hello:
-        """Return the Hello message (who writes what) of this delivery.
+        """Return the Hello message, which opens the delivery: it says who writes which run.
 
-        If earlier deliveries have brought records of this spool to the target, this also sets
-        `links` and `attempt`, and record number 0 of this delivery is the first that `links` lack.
+        If earlier deliveries have begun to bring records of this spool to the target, this also
+        sets `links` and `attempt`, and record number 0 of this delivery is the spool's first record
+        that is not in `links`.
 
-        attempts: the recordings of this rank that the target has already, oldest first. Raises
-            RunExistsError if the target's recordings are not those of this spool.
+        attempts: the recordings of this rank that the target has already, oldest first.
+
+        Raises RunExistsError if the target has a recording of this rank that this spool must
+        neither continue nor replace.
         """
         hello = Hello()
         hello.CopyFrom(self._hello)
@@ -142,10 +157,10 @@ class SpoolContent:
         return hello
 
     def _as_part(self, hello: Hello, attempts: Sequence[PastAttempt], number: int) -> Hello:
-        """Complete the message `hello` for a target with part `number` of the rank; return it.
+        """Set the part in the message `hello`, for a target with part `number`; return `hello`.
 
         The records of a part keep the numbers that they have in the spool; earlier records of the
-        rank may be at other collectors, and stay there.
+        rank may be at other collectors, and stay there. Raises RunExistsError as `hello` does.
         """
         claim = claim_of(hello.writer_id)
         oldest = self._segments.oldest
@@ -160,8 +175,9 @@ class SpoolContent:
     def _check_free(self, hello: Hello, attempts: Sequence[PastAttempt]) -> None:
         """Raise RunExistsError if the target has a recording that this spool must not touch.
 
-        attempts: the target's attempts at the rank. They must not be touched if the session neither
-        resumed nor overwrote a run, or if it overwrote one and an attempt is newer than the spool.
+        attempts: the target's attempts at the rank. They must not be touched if the session that
+        wrote the spool neither resumed nor overwrote a run, or if it overwrote a run and an attempt
+        is newer than the spool.
         """
         label = self._work.label
         where = f"rank {hello.rank} of run {hello.run!r} in {escape(self._target.to)}"
@@ -181,10 +197,10 @@ class SpoolContent:
         return f"deliver the spool under another name: `{escape(line)}`"
 
     def damage(self) -> list[Gap]:
-        """Return a list with the gap that counts the records lost by damage, or an empty list.
+        """Return a list with the gap that counts the records lost by damage; [] if none was lost.
 
-        Call this at the end: all messages with records must have been read. Records missing at the
-        end of a closed session are noted in the spool's file `lost`, and count too.
+        The caller has to read all messages with records before. Records missing at the end of a
+        closed session are counted too, and noted in the spool's file `lost`.
         """
         reached = self.frames.reached
         if self.notes.closed and reached < self.notes.end:
@@ -192,9 +208,10 @@ class SpoolContent:
         return self.frames.damage
 
     def finish(self) -> DeliveryResult:
-        """Remove the spool, all of which is delivered, and return the counts of the delivery.
+        """Remove the spool, and return the counts of the delivery.
 
-        Damaged segments stay on the disk, and are counted.
+        The caller has delivered all of the spool. Damaged segments stay on the disk, renamed, and
+        are counted; the lock is released.
         """
         records = self.frames.end + self._holes.base
         # A collector may have more records: this machine lost the last ones of its disk with power.

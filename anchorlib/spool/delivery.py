@@ -3,7 +3,9 @@
 spool ─▶ collector     over gRPC, in the name of the writer that made the spool
       └▶ directory     with the store's own writer
 
-Records that the target has already are compared with the spool's, and not sent again.
+A spool is a folder with records for a collector; its files with records are its segments. Records
+that the target has already are compared with the spool's, and not sent again; if they differ, the
+delivery fails.
 """
 
 from __future__ import annotations
@@ -48,8 +50,9 @@ _log = logging.getLogger("anchorlib")
 class _Draining(Outbox):
     """The outbox (queue of messages) of a spool that no process writes any more.
 
-    If the recording session was closed, the run is closed at the collector too. Otherwise the
-    stream ends once the last flush is answered, and the run stays open.
+    If the session that wrote the spool was closed, the last message closes the run at the collector
+    too. Otherwise the last message is a flush, the delivery ends with the answer to it, and the run
+    stays open.
     """
 
     def __init__(self, content: SpoolContent) -> None:
@@ -70,7 +73,7 @@ class _Draining(Outbox):
             self.close()
 
     def next(self) -> bytes | None:
-        """Return the next message to send; None if there is none now.
+        """Take the next message to send from the queue, and return it; None if there is none now.
 
         The gaps that count damaged records follow the last message with records.
         """
@@ -81,9 +84,10 @@ class _Draining(Outbox):
         return super().next()
 
     def take(self, reply: PushReply) -> None:
-        """Process a reply of the collector.
+        """Process a reply of the collector: it says which records and flushes are done.
 
-        If the session was never closed, the reply to the last flush ends the delivery.
+        If the session that wrote the spool was never closed, the reply to the last flush sets
+        `closed`, which ends the delivery.
         """
         super().take(reply)
         if not self._close and self.flushed >= self._last_flush:
@@ -93,14 +97,17 @@ class _Draining(Outbox):
 class Delivery:
     """The delivery of one spool to a collector; construction asks what the collector has already.
 
-    work: the spool, which this process owns. target: the collector, and the run's name there.
+    work: the spool, which this process has locked. target: the collector, and the run's name there.
     changed: guards the queue of messages (`outbox`) and the sender.
-    on_trouble: called with a sentence at the first failure, and at the first after any progress.
+
+    on_trouble: called with a sentence at the first failure, and again at the first failure that
+        follows progress.
+
     seconds: how long the collector may stay away before the delivery ends.
 
-    Raises StoreError for a spool in which nothing names its run, UnsupportedError for one of a
-    protocol version that cannot be delivered, RunExistsError if the collector has another recording
-    of the same rank, CollectorError if the collector does not answer or refuses.
+    Construction raises StoreError for a spool in which nothing names its run, UnsupportedError for
+    a spool of a protocol version that cannot be delivered, RunExistsError if the collector has
+    another recording of the same rank, CollectorError if the collector does not answer or refuses.
     """
 
     def __init__(
@@ -121,34 +128,42 @@ class Delivery:
 
     @property
     def delivered(self) -> bool:
-        """Whether the collector has confirmed that it has everything in the spool."""
+        """Whether the collector has confirmed everything in the spool, so that `finish` is due."""
         return self.outbox.closed
 
     def run(self) -> None:
-        """Send until all is delivered, the collector refuses the spool, or `cancel` was called."""
+        """Send until all is delivered, the collector refuses the spool, or `cancel` was called.
+
+        Blocks meanwhile. Ends also if the collector stays away too long; `delivered` and `sender`
+        say how it ended.
+        """
         try:
             self.sender.run()
         finally:
             self._content.frames.close()
 
     def cancel(self) -> None:
-        """Make `run` stop; any thread may call this. Delivered records stay at the collector."""
+        """Make `run` stop, without waiting for its end; any thread may call this.
+
+        Delivered records stay at the collector.
+        """
         with self._changed:
             self.sender.finished = True
             self._changed.notify_all()
         self.sender.cancel()
 
     def finish(self) -> DeliveryResult:
-        """Remove the spool, all of which is delivered, and return the counts of the delivery."""
+        """Remove the spool, and return the counts of the delivery; call this once `delivered`."""
         return self._content.finish()
 
 
 def left_spools(place: Path, hello: Hello, route: Route) -> Iterator[OwnedSpool]:
     """Yield the spools that dead writers of a rank left for the same collectors, oldest first.
 
-    hello, route: the Hello message (who writes what) and the collectors of the rank's present
-    writer. The spool of that writer is left out. Each spool is locked for this process; the caller
-    has to `release` it.
+    Each spool is locked for this process; the caller has to `release` it. The spool of the present
+    writer is left out, and so are spools that other live processes have locked.
+    place: the directory with the spools. hello, route: the Hello message (who writes which run) and
+    the collectors of the rank's present writer.
     """
     mine, among = hello.writer_id.hex(), {str(one) for one in route.order}
     for folder in spools_of(place, hello.run, hello.rank):
@@ -170,15 +185,17 @@ def deliver(
 ) -> DeliveryResult:
     """Deliver the spool in `folder` to the store at `to`, remove the spool, return the counts.
 
-    run: the name that the run gets in `to`; None for the name under which it was recorded.
-    patience: after how many seconds without any progress a collector counts as unreachable.
-    progress: called now and then with (records delivered, records in all).
-
-    Raises RunBusyError if a live process owns the spool, CollectorError, StoreError,
-    RunExistsError. Records that were delivered until then are not sent again the next time.
-
     Older spools of the same rank beside `folder` are delivered first, so that attempts (recordings
     of the rank) are stored in the order in which they were made.
+
+    run: the name that the run gets in `to`; None for the name under which it was recorded.
+    patience: after how many seconds without any progress a collector counts as unreachable.
+    progress: called now and then with (number of records delivered, number in all).
+
+    Raises RunBusyError if a live process owns the spool, CollectorError if a collector refuses or
+    makes no progress, StoreError if the spool or the directory cannot be used, RunExistsError if
+    the store has another recording of the rank. Then the spool stays; records that were delivered
+    before the error are not sent again the next time.
     """
     follows = False
     for earlier in _earlier(folder):
@@ -199,8 +216,8 @@ def deliver(
 def _drained(work: OwnedSpool) -> DeliveryResult | None:
     """Remove a spool without segments, as nothing of it is left to deliver; damaged files stay.
 
-    Returns the outcome, whose counts are all 0; None if the spool has segments or no readable
-    spool.json (its label), and so was not removed.
+    Returns the outcome, whose counts are all 0. Returns None, and removes nothing, if the spool has
+    segments or no readable spool.json (its label).
     """
     segments = work.segments()
     if len(segments) or work.label is None:
@@ -213,8 +230,8 @@ def _drained(work: OwnedSpool) -> DeliveryResult | None:
 def _earlier(folder: Path) -> list[Path]:
     """Return the newest spool older than `folder` that still has segments, as a list of 0 or 1.
 
-    Only spools beside `folder`, of the same run and rank, and with the same collector or list of
-    collectors as destination, count. The list is empty if `folder` has no readable spool.json.
+    Only those spools count that lie beside `folder`, are of the same run and rank, and go to the
+    same collector or list of collectors. The list is empty if `folder` has no readable spool.json.
     """
     mine = SpoolLabel.read(folder)
     if mine is None:
@@ -233,10 +250,11 @@ def _earlier(folder: Path) -> list[Path]:
 def _to_collectors(
     work: OwnedSpool, target: Destination, patience: float, progress: Progress
 ) -> DeliveryResult:
-    """Deliver a spool to one of several collectors; return the counts of the delivery.
+    """Deliver a spool to one of the collectors in `target`; return the counts of the delivery.
 
     The collector that the spool's label (spool.json) names is tried first, unless the run gets
-    another name; where a collector is away, the next one is tried.
+    another name; where a collector is away, the next one is tried. Raises CollectorError if the
+    last one is away too, or if a collector refuses.
     """
     label = work.label
     run, rank = (target.run or label.run, label.rank) if label else ("", 0)
@@ -276,7 +294,10 @@ def _to_collector(
 def _watch(
     delivery: Delivery, changed: threading.Condition, patience: float, progress: Progress
 ) -> None:
-    """Block until the delivery is over, or has made no progress for `patience` seconds."""
+    """Block until the delivery is over, or has made no progress for `patience` seconds.
+
+    progress: called after each progress with (number of records delivered, number in all).
+    """
     outbox, sender = delivery.outbox, delivery.sender
     moved, last = (-1, -1, -1), time.monotonic()
     while True:

@@ -13,8 +13,10 @@ class Destination:
 
     to: the store: a directory or a collector's address.
     run: the run's name there; None for the name under which it was recorded.
-    follows: whether an earlier spool of the same rank was just delivered under the same name, so
-        that this spool continues that rank.
+
+    follows: whether an earlier spool of the same rank was just delivered there, so that this spool
+        continues the rank under the name `run`. Without `run` the spool itself says what it
+        continues.
     """
 
     to: str

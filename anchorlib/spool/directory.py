@@ -38,10 +38,12 @@ __all__ = ["to_directory"]
 def to_directory(work: OwnedSpool, target: Destination, progress: Progress) -> DeliveryResult:
     """Write a spool's records into a directory's store, then remove the spool.
 
-    work: the spool, which this process owns. target: the directory, and the run's name there.
-    progress: called now and then with (records that are stored, records in all).
-    Returns the counts of the delivery. Raises RunExistsError if the store has other records of this
-    rank, StoreError.
+    Returns the counts of the delivery. Records that the store has already are not written again.
+    work: the spool, which this process has locked. target: the directory, and the run's name there.
+    progress: called after each message with (number of records that are stored, number in all).
+
+    Raises RunExistsError if the store has other records of this rank, RunBusyError if a live
+    process is writing the rank, StoreError if the spool or the store cannot be used.
     """
     store = Path(target.to)
     content = SpoolContent(work, target, threading.Condition())
@@ -83,6 +85,8 @@ def _confirm(content: SpoolContent, writer: Writer, store: Path) -> None:
 
     Without this check the spool would be removed as delivered, and its records be lost. Raises
     StoreError if another attempt (recording of the rank) was begun since the spool was opened.
+
+    writer: the store's writer of the rank, which has opened the attempt of this delivery.
     """
     if content.attempt not in (None, writer.attempt):
         raise StoreError(

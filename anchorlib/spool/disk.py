@@ -15,7 +15,10 @@ class Disk:
     """The calls to the file system that a spool makes. Every method may raise OSError."""
 
     def create(self, path: Path) -> int:
-        """Make a new file for appending and reading; return its descriptor."""
+        """Make a new file for appending and reading; return its descriptor.
+
+        An existing file is an error (FileExistsError).
+        """
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
 
     def write(self, file: int, parts: Sequence[Buffer]) -> int:
@@ -31,7 +34,7 @@ class Disk:
         os.fdatasync(file)
 
     def sync_folder(self, folder: Path) -> None:
-        """Block until the names of the files in a folder survive a power loss."""
+        """Block until the entries of a folder (which files it has) survive a power loss."""
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(file)

@@ -1,7 +1,8 @@
 """Delivers the spools of a rank's earlier attempts, before the present attempt sends anything.
 
-An attempt is one recording of a rank; a resumed training begins another. The collector must store
-attempts in the order in which they were made.
+An attempt is one recording of a rank; a resumed training begins another. The process of an earlier
+attempt may have left a spool: a folder with records that the collector lacks. The collector must
+store attempts in the order in which they were made.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ _REFUSALS: Final = 5  # in a row, after which a spool is left for `anchor push`
 class Earlier:
     """Delivers the spools of a rank's earlier attempts, before `sender` sends the present attempt.
 
-    Both are done by the same thread, one after the other.
+    The same thread first calls `deliver`, then runs `sender`.
 
-    route, hello: the collectors and the writer of the present attempt.
+    route: the collectors of the present attempt. hello: the message that says who writes it.
 
     sender: the sender of the present attempt; once it is `finished`, no earlier attempt is
         delivered any more.
 
     changed: guards `sender`.
 
-    on_trouble: called, without the lock of `changed`, with a sentence at the first failure, and at
-        the first after any progress.
+    on_trouble: called, without the lock of `changed`, with a sentence at the first failure, and
+        again at the first failure that follows progress.
     """
 
     def __init__(  # the parts it connects
@@ -70,7 +71,8 @@ class Earlier:
     def deliver(self, place: Path) -> None:
         """Deliver the spools that earlier recordings of the rank left below `place`, oldest first.
 
-        A spool that cannot be delivered is left as it is, after a warning.
+        Blocks until all are delivered, also while a collector is away, or until `sender` is
+        finished. A spool that cannot be delivered is left as it is, after a warning.
         """
         from anchorlib.spool.delivery import left_spools  # it needs the store
 
@@ -87,15 +89,18 @@ class Earlier:
                 work.release()
 
     def hurry(self) -> None:
-        """Make pauses between tries shorter, as the session is closing.
+        """Make the pauses between tries of the present delivery shorter, as the session is closing.
 
-        The caller holds the lock of `changed`, and notifies it afterwards.
+        The caller has to hold the lock of `changed`, and to notify `changed` afterwards.
         """
         if self._delivery is not None:
             self._delivery.sender.closing = True
 
     def cancel(self) -> None:
-        """Stop the delivery; any thread may call this. Undelivered spools stay where they are."""
+        """Stop the delivery of the present spool, without waiting; any thread may call this.
+
+        For the others, set `sender.finished`. Undelivered spools stay where they are.
+        """
         if self._delivery is not None:
             self._delivery.cancel()
 
@@ -124,10 +129,10 @@ class Earlier:
     def begin(self, work: OwnedSpool, to: str) -> Delivery | None:
         """Return the delivery of a spool to the collector `to`, ready to run.
 
-        This asks the collector which recordings of the rank it has, and waits for the answer.
-        Returns None if `sender` finished before the answer came. Raises CollectorError if the
-        collector refuses again and again, or, where there are several collectors, stays away; and
-        the other errors of `Delivery`.
+        This asks the collector which recordings of the rank it has, again and again if need be, and
+        waits for the answer. Returns None if `sender` finished before the answer came. Raises
+        CollectorError if the collector refuses several times in a row, or, where there are several
+        collectors, stays away; and the other errors of `Delivery`.
         """
         from anchorlib.spool.delivery import Delivery
 

@@ -3,14 +3,14 @@
     length u32 | check u32 | seq u64 | payload          little-endian, one after the other
 
 The payload is a message as it will be sent to the collector. A segment begins with the message
-Hello and all definitions, lineage and gap statements so far, so that it can be read without the
-earlier segments.
+Hello (who writes which run) and all definitions (of series, layouts and phases), lineage and gap
+statements (what was not recorded) so far, so that it can be read without the earlier segments.
 
 `seq` is a number whose meaning depends on the message:
 
 - A frame (message with records) has n + 1, where n is the number of the last record in it. The bit
   `OPEN` is set as well if the values of that record go on in the next frame.
-- A definition has its own number.
+- A definition has its own number, counted from 0.
 - Any other message has the number of the record that comes next.
 
 `check` is the lower half of the payload's xxh3-64, seeded with the xxh3-64 of length and seq.
@@ -61,7 +61,7 @@ _KINDS: Final[dict[int, MessageKind]] = {
 class SegmentEntry(NamedTuple):
     """An intact entry (a message) of a segment file: offsets of its start and end, `seq`, message.
 
-    seq: the number of the entry, whose meaning depends on the message; see the module.
+    seq: the number in the entry's header, whose meaning depends on the message; see the module.
     """
 
     start: int
@@ -71,15 +71,15 @@ class SegmentEntry(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The number in `seq`, without the bit `OPEN`."""
+        """`seq` without the bit `OPEN`: for a frame, the number after that of its last record."""
         return self.seq & ~OPEN
 
 
 @dataclass(frozen=True, slots=True)
 class CorruptBytes:
-    """The bytes `start` … `end` - 1 of a segment, which hold no intact entry.
+    """The bytes from `start` to `end` - 1 of a segment, which hold no intact entry.
 
-    torn: whether it is only the end of an entry that is missing, as after a crash.
+    torn: whether only the end of an entry is missing, as after a crash while it was written.
     """
 
     start: int
@@ -88,18 +88,28 @@ class CorruptBytes:
 
 
 def header(seq: int, *message: Buffer) -> bytes:
-    """Return the header of an entry; `message` is its payload in one or more parts."""
+    """Return the header of an entry: the bytes that precede its payload.
+
+    message: the payload, in one or more parts.
+    """
     length = sum(map(len, message))
     return _HEADER.pack(length, _checksum(length, seq, *message), seq)
 
 
 def kind_of(message: bytes) -> MessageKind:
-    """Return the kind of a serialised message, read from its first byte; "" if it is unknown."""
+    """Return the kind of a serialised message, read from its first byte.
+
+    The result is "" if the message is empty or of an unknown kind.
+    """
     return _KINDS.get(message[0], "") if message else ""
 
 
 def entry_at(data: bytes | memoryview, at: int) -> SegmentEntry | CorruptBytes:
-    """Return the entry (a message) that begins at offset `at`; `CorruptBytes` if none is intact."""
+    """Return the entry (a message) that begins at offset `at` of `data`.
+
+    Returns `CorruptBytes` if there is no intact entry. The offsets in the result are those in
+    `data`.
+    """
     if at + HEADER_BYTES > len(data):
         return CorruptBytes(at, len(data), torn=True)
     length, _, _ = _HEADER.unpack_from(data, at)
@@ -116,7 +126,8 @@ def checked(
 ) -> SegmentEntry | CorruptBytes:
     """Return the entry of a header and a message; `CorruptBytes` if length or checksum is wrong.
 
-    start: the entry's offset in its segment. at: the offset of its header in `data`.
+    start: the entry's offset in its segment. at: the offset of the entry's header in `data`, which
+    may begin elsewhere in the segment.
     """
     length, checksum, seq = _HEADER.unpack_from(data, at)
     end = start + HEADER_BYTES + length
@@ -138,7 +149,7 @@ def next_good(data: bytes | memoryview, at: int) -> int:
 
 
 def _likely(data: bytes | memoryview, start: int) -> list[int]:
-    """Return those of the offsets start, start + 8, … that may be an entry's header.
+    """Return those offsets at which an entry's header may begin, of every eighth from `start` on.
 
     This is a fast filter: only length, number and kind are looked at, not the checksum.
     """

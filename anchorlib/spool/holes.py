@@ -23,11 +23,14 @@ _UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  
 class Holes:
     """The ranges of records that one spool lacks (holes), for one destination.
 
-    A record has a number in the spool, and another one on the wire, under which it is sent. Numbers
-    on the wire do not count records in holes. `to_wire` and `to_spool` convert one to the other.
+    A record has a number in the spool, and another number on the wire, under which it is sent.
+    Numbers on the wire do not count records in holes. `to_wire` and `to_spool` convert between the
+    two.
+
+    folder: the spool's directory. to: the destination's name in the file `lost`.
 
     base: how many records of this spool the destination has in attempts (recordings of the rank)
-        that earlier deliveries made; numbers on the wire are counted from there on.
+        that earlier deliveries made; record number `base`, holes not counted, is sent as number 0.
     """
 
     def __init__(self, folder: Path, to: str = "") -> None:
@@ -39,7 +42,7 @@ class Holes:
 
     @property
     def damage(self) -> int:
-        """How many records were lost by damage, not counting those delivered elsewhere."""
+        """How many records were lost by damage; those that another store has are not counted."""
         return sum(end - first for first, end in self._holes if (first, end) not in self._elsewhere)
 
     def to_wire(self, number: int) -> int:
@@ -60,9 +63,10 @@ class Holes:
         return any(first <= number < end for first, end in self._holes)
 
     def add(self, first: int, end: int, *, elsewhere: bool = False) -> None:
-        """Note, also in the file `lost`, that the spool lacks records `first` … `end` - 1.
+        """Note, also in the file `lost`, that the spool lacks the records `first` to `end` - 1.
 
-        elsewhere: True if they were delivered to another store, False if damage cost them.
+        A file that cannot be written is no error.
+        elsewhere: True if the records were delivered to another store, False if damage cost them.
         """
         self._holes = sorted([*self._holes, (first, end)])
         if elsewhere:
@@ -93,4 +97,4 @@ class IgnoredHoles:
     """Takes the place of `Holes` where a spool is read a second time: it counts no damage again."""
 
     def add(self, first: int, end: int) -> None:
-        """Do nothing: the reader that sends the records notes those that are lost."""
+        """Do nothing: another reader, which sends the records, notes those that are lost."""

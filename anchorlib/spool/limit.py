@@ -30,8 +30,8 @@ _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 def limit_of(free: int, environ: Mapping[str, str] = os.environ) -> int:
     """Return how many bytes a spool may take on a disk that has `free` bytes left.
 
-    This is ANCHOR_SPOOL_LIMIT, else the smaller of 10 GiB and a fifth of `free`. Raises OptionError
-    if the variable holds no size.
+    This is ANCHOR_SPOOL_LIMIT of `environ`, else the smaller of 10 GiB and a fifth of `free`.
+    Raises OptionError if the variable holds no size.
     """
     variable = environ.get("ANCHOR_SPOOL_LIMIT")
     if not variable:
@@ -40,9 +40,10 @@ def limit_of(free: int, environ: Mapping[str, str] = os.environ) -> int:
 
 
 def parse_bytes(text: str, what: str) -> int:
-    """Parse a size, as `10GiB`, `500 MB` or `1048576`, to a number of bytes.
+    """Return the number of bytes that a text such as `10GiB`, `500 MB` or `1048576` says.
 
-    what: the option or variable that `text` comes from. Raises OptionError, which names it.
+    what: the name of the option or variable that `text` comes from. Raises OptionError, which names
+    the option or variable, if `text` is no size.
     """
     match = _SIZE.fullmatch(text)
     unit = _UNITS.get(match[2].upper()) if match else None

@@ -1,4 +1,8 @@
-"""Reads the frames of a spool's segments in order; damaged records are left out and counted."""
+"""Reads the frames of a spool's segments in order; damaged records are left out and counted.
+
+A frame is a message with records; segments are the files of a spool, whose entries are messages. A
+record too large for one frame goes on in the next frames: its fragments.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,12 @@ class FrameReader:
     """Reads the frames (messages with records) of a spool one after the other.
 
     holes: notes the damaged records, which the reader skips.
-    definitions: the encoder's list of messages that define series and so on, for a spool that is
-        still written; None reads the definitions from the segments.
+
+    definitions: the encoder's list of messages that define series, layouts and phases, for a spool
+        that is still written; None reads the definitions from the segments.
+
     live: whether the spool is still written, so that the rest of its last record may yet come.
+    last_step: the step of the first record behind the last hole; 0 before there is one.
     """
 
     def __init__(
@@ -57,16 +64,16 @@ class FrameReader:
         self.last_step = 0
 
     def apart(self) -> FrameReader:
-        """Return a second reader, at the spool's beginning; it does not note damage in `holes`."""
+        """Return a second reader, at the spool's beginning, which does not count damage again."""
         known = self.definitions if self._known else None
         return FrameReader(self._segments, IgnoredHoles(), known, live=self._live)
 
     def rewind(self) -> None:
-        """Start again at the beginning of the oldest segment."""
+        """Go back to the beginning of the oldest segment; frames known as sent are passed over."""
         self.close()
 
     def start(self, number: int) -> None:
-        """Set the number of the record to begin with; messages that end before it are skipped."""
+        """Set the number of the record to begin with; frames that end before it are skipped."""
         self._expected = number
         self._doubt = True
         self._inside = 0
@@ -74,7 +81,7 @@ class FrameReader:
 
     @property
     def expected(self) -> int:
-        """The number of the record that is to be sent next."""
+        """The number, in the spool, of the record that the next frame has to begin with."""
         return self._expected
 
     def skip_to(self, segment: Segment | None, offset: int) -> None:
@@ -91,28 +98,31 @@ class FrameReader:
         self._doubt = True
 
     def first(self) -> EncodedFrame | None:
-        """Return the next frame (message with records) without going on; None at the end."""
+        """Return the next frame to send, without going on; None at the end.
+
+        A second call returns the same frame, until `advance`.
+        """
         if self._peeked is None:
             self._peeked = self._find()
         return self._peeked
 
     def advance(self) -> None:
-        """Note that the message with records that `first` returns was sent; go on after it."""
+        """Note that the frame that `first` returned was sent, and go on to the next one."""
         if self._peeked is not None:
             self.passed(self._peeked.end, more=self._more)
         self._peeked = None
 
     def passed(self, end: int, *, more: bool) -> None:
-        """Note that a frame (message with records) was sent, perhaps from memory.
+        """Note that a frame was sent, perhaps one from memory that this reader did not return.
 
-        end: the number after that of its last record. more: whether that record goes on in the
-        next frame.
+        end: the number after that of the frame's last record. more: whether that record goes on in
+        the next frame.
         """
         self._inside = end if more else 0
         self._expected = max(self._expected, end - more)
 
     def close(self) -> None:
-        """Close the segment's file and forget the position."""
+        """Close the segment's file and forget the position: reading begins anew after this."""
         if self._at is not None:
             self._at.close()
         self._at = self._peeked = None
@@ -138,7 +148,7 @@ class FrameReader:
         return None
 
     def _next(self) -> SegmentEntry | CorruptBytes | None:
-        """Return the next entry (message) of the spool, or damaged bytes; None at the end."""
+        """Return the next entry (message) or damaged bytes, and go on after it; None at the end."""
         if self._at is None:
             if self._segments.oldest is None:
                 return None
@@ -170,10 +180,10 @@ class FrameReader:
             self._suspect = True
 
     def _frame(self, entry: SegmentEntry) -> EncodedFrame | None:
-        """Return the frame (message with records) in an entry; None if it is not to be sent.
+        """Return the frame in an entry; None if the frame is not to be sent.
 
-        A frame is not sent if all its records were, or if the beginning of its first record, the
-        end of its last, or a definition that it needs is lost.
+        A frame is not sent if all its records were sent before, or if the beginning of its first
+        record, the end of its last record, or a definition that it needs is lost.
         """
         if entry.last <= self._expected:
             return None
@@ -185,10 +195,11 @@ class FrameReader:
         return EncodedFrame((entry.message,), entry.last, len(self.definitions))
 
     def _begins(self, entry: SegmentEntry) -> bool:
-        """Return whether sending can go on with the frame (message with records) in `entry`.
+        """Return whether sending can go on with the frame in `entry`.
 
-        It can if the frame begins with the start of a record, and if neither the rest of its last
-        record nor its definitions are lost. Records missing before the frame are noted in `holes`.
+        This is so if the frame begins with the start of a record, and if neither the rest of its
+        last record nor a definition that it needs is lost. Records missing before the frame are
+        noted in `holes`.
         """
         if self._more and not self._live and not self._is_whole(entry):
             return False
@@ -213,7 +224,7 @@ class FrameReader:
     def _is_whole(self, entry: SegmentEntry) -> bool:
         """Return whether the spool has all fragments of the last record of the frame in `entry`.
 
-        That record, an observed tensor, is too large for one frame, and goes on in the next frames.
+        The caller knows that this record goes on in the next frames.
         """
         assert self._at is not None
         segment: Segment | None = self._at.segment
@@ -237,9 +248,9 @@ class SpoolNotes(NamedTuple):
     """What the segments of a spool hold beside frames (messages with records).
 
     hello: the message that says who wrote the spool; None if no segment has an intact beginning.
-    gaps: observations that were not recorded, or without values.
+    gaps: counts of observations that were not recorded, or recorded without values.
     lineage: serialised messages with lineage, header entries or traced operations.
-    end: the number after that of the last record.
+    end: the number after that of the last whole record.
     closed: whether the session was closed, so that no record can follow after `end`.
     """
 
@@ -251,10 +262,11 @@ class SpoolNotes(NamedTuple):
 
 
 def read_notes(segments: Segments) -> SpoolNotes:
-    """Read what a spool's segments hold beside frames (messages with records).
+    """Read and return what a spool's segments hold beside frames (messages with records).
 
     Every segment repeats at its beginning what earlier segments say. So only the newest segment
-    with an intact beginning, and those after it, are read; all segments if none has one.
+    with an intact beginning, and the segments after it, are read; all segments if no beginning is
+    intact. Damaged entries are skipped.
     """
     chosen: list[Segment] = []
     for segment in reversed(segments.listed):
@@ -302,7 +314,7 @@ def _good(segment: Segment) -> Iterator[SegmentEntry]:
 
 
 def _head(segment: Segment) -> Iterator[SegmentEntry]:
-    """Yield the definitions (of series and so on) that a segment has before its first records."""
+    """Yield the definitions (of series, layouts and phases) before a segment's first frame."""
     for entry in _good(segment):
         if kind_of(entry.message) == "frame":
             return

@@ -35,9 +35,11 @@ def segment_name(index: int, first: int) -> str:
 class Segment:
     """One segment file of a spool.
 
-    first: the number of its first record.
+    index: its number among the spool's segments. first: the number of its first record.
+
     end: a number above that of its last record. Once all records of the spool below this number are
         delivered, the file can be removed.
+
     size: how many of its bytes may be read; more may be written already.
     damaged: whether a reader found damaged bytes in it.
     following: the next segment; None for the last one.
@@ -67,7 +69,10 @@ class Segments:
 
     @classmethod
     def of_folder(cls, folder: Path, disk: Disk | None = None) -> Segments:
-        """List the segments that a writer has left in `folder`, without reading them."""
+        """Return the segments that a writer has left in `folder`, without reading them.
+
+        disk: makes the calls to the file system; None for the usual ones.
+        """
         segments = cls(folder, disk)
         names = (path.name for path in folder.iterdir())
         for name in sorted(filter(None, map(_NAME.fullmatch, names)), key=lambda m: m[0]):
@@ -89,7 +94,7 @@ class Segments:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all segments on disk."""
+        """How many bytes the listed segments have on disk, as far as they may be read."""
         return sum(segment.size for segment in tuple(self._all))
 
     @property
@@ -98,27 +103,33 @@ class Segments:
         return self._all[0] if self._all else None
 
     def add(self, segment: Segment) -> None:
-        """Append a segment, and link the last segment to it."""
+        """Append a segment, and make it the `following` of the segment that was last."""
         if self._all:
             self._all[-1].following = segment
         self._all.append(segment)
 
     def commit(self, number: int) -> None:
-        """Take off the list those segments whose records all have numbers below `number`.
+        """Take those segments off the list whose records all have numbers below `number`.
 
-        These records are delivered. `tidy` removes the files later. The last segment stays, as it
-        may still be written.
+        The caller knows that these records are delivered. The files stay until `tidy` removes them.
+        The last segment stays listed, as it may still be written.
         """
         while len(self._all) > 1 and self._all[0].end <= number:
             self._gone.append(self._all.popleft())
 
     def tidy(self) -> None:
-        """Remove the files of the segments that `commit` took off the list; this may take long."""
+        """Remove the files of the segments that `commit` took off the list; this may take long.
+
+        Damaged segments are renamed to `.bad` instead.
+        """
         while self._gone:
             self._let_go(self._gone.popleft())
 
     def clear(self) -> None:
-        """Take all segments, which were delivered, off the list, and remove their files."""
+        """Take all segments off the list, and remove their files as `tidy` does.
+
+        The caller knows that all their records are delivered.
+        """
         self._gone += self._all
         self._all.clear()
         self.tidy()
@@ -141,7 +152,10 @@ class SegmentReader:
         self._file = -1
 
     def next(self) -> SegmentEntry | CorruptBytes | None:
-        """Return the next entry (message), or the damaged bytes in its place; None at the end."""
+        """Return the next entry (message), or the damaged bytes in its place, and go on after it.
+
+        None at the end. Damaged bytes also mark the segment as damaged.
+        """
         size = self.segment.size
         if self.offset >= size:
             return None
@@ -175,9 +189,9 @@ class SegmentReader:
         return self._after_damage(size) if isinstance(entry, CorruptBytes) else entry
 
     def _after_damage(self, size: int) -> CorruptBytes:
-        """Return the damaged bytes from here to the next intact entry, or to the end.
+        """Return the damaged bytes from the present offset to the next intact entry, or to `size`.
 
-        This reads the segment's rest into memory.
+        This reads the segment's rest into memory. size: where the readable bytes end.
         """
         rest = self._read(size - self.offset)
         first = entry_at(rest, 0)

@@ -59,17 +59,21 @@ class Sender:
     first record that was not acknowledged.
 
     changed: guards the outbox and the attributes below.
-    on_trouble: called, without the lock of `changed`, with a sentence at the first failure, and at
-        the first after any progress.
 
+    on_trouble: called, without the lock of `changed`, with a sentence at the first failure, and
+        again at the first failure that follows progress.
+
+    retries: how many failures there were so far.
     trouble: the last failure, as a sentence; "" if there was none.
     refused: the failure that ended the sending for good; None if there was none.
     finished: whether nothing is sent any more. Set this, and notify `changed`, to end `run`.
     closing: whether the session is closing. Set this, and notify `changed`, for shorter pauses.
+
     follows: whether the process that recorded this rank before is known to have ended. A collector
-        that calls the rank busy has then just not noticed that yet.
+        that still calls the rank busy has only not noticed this yet, and is asked again.
+
     on_move: called, without the lock, with a sentence when the rank goes on at another collector.
-        Where this is None, a collector that stays away ends the sending.
+        None: a collector that stays away ends the sending.
     """
 
     def __init__(  # the parts it connects
@@ -98,7 +102,7 @@ class Sender:
         self._busy_since = self._away_since = 0.0
 
     def run(self) -> None:
-        """Send until the collector has closed the run, or `finished` is set.
+        """Send until all is delivered and the outbox closed, or `finished` is set; block meanwhile.
 
         A failure that ends the sending for good is not raised: it sets `refused`, `trouble` and
         `finished`.
@@ -115,7 +119,10 @@ class Sender:
         return self._route.address
 
     def cancel(self) -> None:
-        """Break off the gRPC stream that is open, if any. Any thread may call this."""
+        """Break off the gRPC stream that is open, if any; any thread may call this.
+
+        To end `run` as well, set `finished` before.
+        """
         stream = self._stream
         if stream is not None:
             stream.cancel()
@@ -154,8 +161,9 @@ class Sender:
     def _pause_or_move(self, failures: int, fault: Failure) -> int:
         """Wait before the next try, or change to the next collector if this one stayed away.
 
-        failures: how many failures came in a row. Returns that number, or 0 after a change.
         Without `on_move` the sending ends instead of a change.
+        Returns `failures`, or 0 after a change or end. failures: how many failures came in a row.
+        fault: the last of these.
         """
         is_away = fault.kind in AWAY or (fault.kind is FailureKind.BUSY and self._route.has_moved)
         away = time.monotonic() - self._away_since
@@ -169,7 +177,7 @@ class Sender:
         return 0
 
     def _move(self, tell: Callable[[str], None]) -> None:
-        """Change to the next collector, beginning with the first record not acknowledged.
+        """Change to the next collector, to begin there with the first record not acknowledged.
 
         tell: called with a sentence about the change.
         """
@@ -185,11 +193,11 @@ class Sender:
         self._away_since, self._busy_since = time.monotonic(), 0.0
 
     def _may_pass(self, fault: Failure) -> bool:
-        """Return whether `fault` says that the rank is busy, perhaps only because of a dead stream.
+        """Return whether `fault` may pass: the rank is busy, perhaps only with a dead stream.
 
         A collector takes a while to notice that a machine, or the line to it, is gone. The dead
-        stream may be one of an earlier process, or one of this process to a collector that it left.
-        Returns True for _BUSY_SECONDS at most, counted from the first such failure.
+        stream may be one of an earlier process, or an earlier one of this process. Returns True for
+        _BUSY_SECONDS at most, counted from the first such failure.
         """
         follows = self.follows or self._hello.resume or self._route.has_moved
         if not follows or fault.kind is not FailureKind.BUSY:
@@ -253,8 +261,7 @@ class Sender:
     def _rested(self) -> bool:
         """Wait until the outbox has something to send, or sending is over.
 
-        Return whether there was anything to wait for: False if the outbox has something to send
-        already.
+        Returns False, at once, if the outbox has something to send already; else True.
         """
         with self._changed:
             if not self._outbox.at_rest:
@@ -265,7 +272,8 @@ class Sender:
     def _pause(self, failures: int, fault: Failure) -> None:
         """Wait a random time before the next try, so that many trainers do not connect at once.
 
-        The time grows with `failures`, the number of failures in a row.
+        The longest time grows with `failures`, the number of failures in a row. A change of
+        `closing` or `finished` ends the wait. fault: the last failure, noted as `trouble`.
         """
         with self._changed:
             self.trouble = fault.sentence

@@ -49,7 +49,7 @@ class SpoolLabel:
     """A spool's run, rank, writer and destination, as the file spool.json has them.
 
     writer_id: the writer's secret, in hex.
-    to: the address of the collector that the spool goes to: of several collectors, the present one.
+    to: the address of the collector that the spool goes to, of several collectors that at present.
     among: the URL that names all collectors if there are several; else "".
     created_ns: when the spool was made, in nanoseconds since the epoch.
     power: whether the spooled records have to survive power loss.
@@ -74,14 +74,17 @@ class SpoolLabel:
         return json.dumps({"format": "anchor-spool", "version": 1, **asdict(self)}) + "\n"
 
     def write(self, folder: Path) -> None:
-        """Write this label as spool.json into the spool in `folder`. Raises OSError."""
+        """Write this label as spool.json into the spool in `folder`, whole or not at all.
+
+        Raises OSError if it cannot be written.
+        """
         made = folder / f"{LABEL}.new"
         made.write_text(self.text(), encoding="utf-8")
         made.replace(folder / LABEL)
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Read spool.json, the label of the spool in `folder`; None if it is missing or unreadable.
+        """Return the label of the spool in `folder`; None if spool.json is missing or unreadable.
 
         Without the label no records are lost: segments say themselves which run they are of.
         """
@@ -101,10 +104,11 @@ class SpoolLabel:
 
 
 def spool_place(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory for spools: ANCHOR_SPOOL, else one of the job's or user's own folders.
+    """Return the directory for spools: ANCHOR_SPOOL, else a folder of the job or of the user.
 
-    Without the variable these are, in this order: Slurm's scratch folder; the user's cache, if it
-    can be written; and a folder of the user below the system's temporary directory.
+    Without the variable the directory lies in the first of these that there is: Slurm's scratch
+    folder; the user's cache, if it can be written; a folder of the user below the system's
+    temporary directory. The directory is not made.
     """
     if variable := environ.get("ANCHOR_SPOOL"):
         return Path(variable)
@@ -119,15 +123,15 @@ def spool_place(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def is_spool(path: Path) -> bool:
-    """Return whether `path` is the folder of a spool: has a spool.json or segment files."""
+    """Return whether `path` is a folder with a spool.json or segment files, that is, a spool."""
     return path.is_dir() and ((path / LABEL).exists() or any(path.glob("*.seg")))
 
 
 def was_spool(path: Path) -> tuple[str, int] | None:
-    """Return (run, rank) of a spool that was at `path` and is gone, as its name tells.
+    """Return (run, rank) of a spool that was at `path` and is gone, as the name of `path` tells.
 
-    Returns None if `path` exists, has not the name of a spool, or has no parent directory. This
-    lets `anchor push` say that a spool is delivered already.
+    Returns None if `path` exists, has not the form of a spool's name, or lies in no existing
+    directory. This lets `anchor push` say that a spool is delivered already.
     """
     match = _FOLDER.fullmatch(path.name)
     if match is None or path.exists() or not path.absolute().parent.is_dir():
@@ -152,7 +156,9 @@ def spools_of(place: Path, run: str, rank: int) -> Iterator[Path]:
 class SpoolLock:
     """The lock of a spool, which its writer or deliverer holds from construction to `release`.
 
-    Construction raises OSError, and RunBusyError if another live process holds the lock.
+    Construction does not wait: it raises RunBusyError if another live process holds the lock, and
+    OSError if the file system has no locks or the lock's file cannot be opened. A forked child does
+    not hold the lock.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -4,7 +4,7 @@
       └ fails ─▶ memory ┴─ first, advance ─▶ stream to the collector
 
 Frames that the disk did not take wait in memory, behind those on disk. They are sent from memory,
-or move to the disk as soon as it takes them.
+or move to the disk as soon as it takes them. An outbox is the queue of messages for a collector.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DAMAGE: Final = "damaged on the trainer's disk"
 class _HeldFrame(NamedTuple):
     """A frame (message with records) that waits in memory because the disk did not take it.
 
-    first: the number of its first record. more: whether its last record goes on in another frame.
+    first: the number of its first record. more: whether its last record goes on in the next frame.
     """
 
     frame: EncodedFrame
@@ -46,14 +46,18 @@ class _HeldFrame(NamedTuple):
 class SpoolFrames:
     """The frames (messages with records) in one writer's spool, as `Outbox` uses them.
 
-    Records have two numbers: the one in the spool, and the one on the wire, that is, under which
-    they are sent. Lost records are not counted in the latter (see `Holes`).
+    Records have two numbers: one in the spool, and one on the wire, under which they are sent.
+    Numbers on the wire do not count lost records (see `Holes`).
 
-    changed: held by the caller of every method but `store`, `save` and `tidy`, which wait for the
-        disk without it.
+    changed: its lock is to be held by the caller of every method but `store`, `save` and `tidy`,
+        which wait for the disk without the lock.
+
     writer: what adds frames to the files; None for a spool that is only delivered.
-    definitions: the encoder's messages that define series and so on; None to read them from disk.
-    end: the number after that of the last record in the spool.
+
+    definitions: the encoder's messages that define series, layouts and phases; None to read
+        definitions from the disk.
+
+    end: the number, in the spool, after that of its last record.
 
     already: how many records the collector had when sending began; None before that.
     """
@@ -95,13 +99,16 @@ class SpoolFrames:
         return self._holes.to_wire(self._end)
 
     def append(self, frame: EncodedFrame) -> None:
-        """Make `frame`, a message with records that `store` has put away, available for sending."""
+        """Make `frame`, which `store` has put on the disk or in memory, available for sending."""
         self._end = max(self._end, frame.end)
         if self._writer is not None and not self._kept:
             self._writer.publish()
 
     def rewind(self) -> None:
-        """Forget which messages with records were sent, as a new stream to the collector begins."""
+        """Forget which frames were sent, as a new stream to the collector begins.
+
+        The next `commit` sets where the stream begins.
+        """
         self._placed = False
         self._reader.rewind()
         self._sent_kept = 0
@@ -109,8 +116,8 @@ class SpoolFrames:
     def held(self, start: int) -> Iterator[HeldRows]:
         """Yield the table rows of the spool's records, from the record sent as number `start` on.
 
-        They are compared with what the collector has. Damage is skipped without being counted: that
-        is done when records are read to be sent.
+        The caller compares the rows with what the collector has. Their numbers are those on the
+        wire. Damage is skipped and not counted: it is counted when records are read to be sent.
         """
         reader = self._reader.apart()
         reader.start(self._holes.to_spool(start))
@@ -130,9 +137,9 @@ class SpoolFrames:
             yield held._replace(first=self._holes.to_wire(held.first))
 
     def first(self) -> EncodedFrame | None:
-        """Return the first message with records that was not sent; None if all were.
+        """Return the first frame that was not sent, without taking it; None if all were sent.
 
-        Its records have the numbers under which they are sent (see the class).
+        Its records have their numbers on the wire (see the class).
         """
         frame = self._reader.first()
         if frame is None and self._sent_kept < len(self._kept):
@@ -146,7 +153,7 @@ class SpoolFrames:
         return frame._replace(parts=(renumbered(frame.message, back),), end=place)
 
     def advance(self) -> None:
-        """Note that the message with records that `first` returns was sent."""
+        """Note that the frame that `first` returned was sent, so that `first` returns the next."""
         if self._reader.first() is not None:
             self._reader.advance()
         else:
@@ -155,10 +162,11 @@ class SpoolFrames:
             self._reader.passed(one.frame.end, more=one.more)
 
     def commit(self, committed: int) -> None:
-        """Forget messages whose records are all among the first `committed` that were sent.
+        """Forget the frames whose records all have numbers on the wire below `committed`.
 
-        The collector has these. The first call on a stream also sets where sending goes on. Raises
-        FrameError if the collector lacks records that are not in the spool any more.
+        The collector has stored these records. The first call on a stream also sets where sending
+        begins: at number `committed`. Raises FrameError if the collector lacks records that are not
+        in the spool any more.
         """
         number = self._holes.to_spool(committed)
         if not self._placed:
@@ -171,11 +179,11 @@ class SpoolFrames:
             self._pop_kept()
 
     def tidy(self) -> None:
-        """Remove the files of delivered segments; call this without the lock: it may take long."""
+        """Remove the files of delivered segments; slow, so it is to be called without the lock."""
         self._segments.tidy()
 
     def drop(self) -> None:
-        """Forget the messages with records that wait in memory; those on disk stay there."""
+        """Forget the frames that wait in memory; those on disk stay there."""
         self._kept.clear()
         self._kept_bytes = self._sent_kept = 0
 
@@ -193,7 +201,7 @@ class SpoolFrames:
 
     @property
     def kept_records(self) -> int:
-        """How many records are in memory alone, in whole or in part, and not on disk."""
+        """How many records wait in memory, in whole or in part, and would be lost with it."""
         return self._kept[-1].frame.end - self._kept[0].first if self._kept else 0
 
     @property
@@ -211,9 +219,9 @@ class SpoolFrames:
 
     @property
     def damage(self) -> list[Gap]:
-        """A list with the gap of the records lost to damage so far, or an empty list.
+        """A list with the gap that counts the records lost to damage so far; [] if there are none.
 
-        Which tensors they were of is unknown, so the gap's name is "*".
+        It is unknown which tensors were in the records, so the gap's name is "*".
         """
         lost = self._holes.damage
         return (
@@ -226,10 +234,10 @@ class SpoolFrames:
         return self._reader.expected
 
     def store(self, frame: EncodedFrame, *, more: bool) -> None:
-        """Write a frame (message with records) to the disk, or keep it in memory if the disk fails.
+        """Write a frame to the disk, or keep it in memory if the disk fails.
 
-        more: whether the frame's last record goes on in the next frame. The caller has to call
-        `append` afterwards, so that the frame is sent.
+        The caller has to call `append` afterwards, so that the frame is sent.
+        more: whether the frame's last record goes on in the next frame.
         """
         first = min(self._last, frame.end - 1)
         self._last = frame.end
@@ -261,7 +269,7 @@ class SpoolFrames:
         return True
 
     def _spill(self) -> bool:
-        """Move messages from memory to the disk until a write fails; return whether all moved."""
+        """Move frames from memory to the disk until a write fails; return whether all moved."""
         while True:
             with self._changed:
                 one = self._kept[0] if self._kept else None
@@ -273,7 +281,11 @@ class SpoolFrames:
                 self._moved(one)
 
     def _moved(self, one: _HeldFrame) -> None:
-        """Forget a message in memory that was written to disk, so that it is not sent twice."""
+        """Forget the frame `one` in memory, which was written to disk.
+
+        If frames in memory were sent already, reading on disk goes on after it, so that it is not
+        sent twice.
+        """
         assert self._writer is not None
         here = bool(self._kept) and self._kept[0] is one
         unsent = here and not self._sent_kept
@@ -289,12 +301,13 @@ class SpoolFrames:
         self._sent_kept = max(0, self._sent_kept - 1)
 
     def _place(self, committed: int, number: int) -> int:
-        """Set with which record a new stream begins, and return its number in the spool.
+        """Set with which record a new stream begins, and return that record's number in the spool.
 
-        committed: how many records the collector has. number: the spool's number of the record
-        after these. Raises FrameError if the spool no longer has that record, except when a dead
-        process's spool goes to a collector without records: then the missing records, which another
-        store has, are noted as a hole.
+        committed: how many records the collector has. number: the number in the spool of the record
+        after these, with which the stream should begin. Raises FrameError if the spool no longer
+        has this record. But when a dead process's spool goes to a collector without records, the
+        stream begins with the spool's first record, and the missing records, which another store
+        has, are noted as a hole.
         """
         oldest = self._segments.oldest
         held = self._kept[0].first if self._kept else self._end

@@ -40,7 +40,9 @@ class OwnedSpool:
     """A spool that this process has locked, so that no other process delivers it.
 
     folder: the spool's directory.
-    label: the spool's run, rank and destination, from spool.json; None if that file was lost.
+
+    label: the spool's run, rank, writer and destination, from its file spool.json; None if the file
+        is lost or unreadable.
     """
 
     def __init__(self, folder: Path, lock: SpoolLock, label: SpoolLabel | None) -> None:
@@ -52,7 +54,8 @@ class OwnedSpool:
     def take(cls, folder: Path) -> Self:
         """Lock the spool in `folder` for this process, and return it.
 
-        Raises RunBusyError if another live process owns the spool, StoreError if it is unreadable.
+        Raises RunBusyError if another live process has locked the spool, StoreError if the spool
+        cannot be locked for another reason, for instance because it is gone.
         """
         try:
             return cls(folder, SpoolLock(folder), SpoolLabel.read(folder))
@@ -62,28 +65,31 @@ class OwnedSpool:
             raise StoreError(f"cannot open the spool {escape(str(folder))}: {error}") from error
 
     def segments(self) -> Segments:
-        """List the spool's segment files, as they are on disk."""
+        """Return the spool's segment files (which hold its records), as they are on disk now."""
         return Segments.of_folder(self.folder)
 
     def holes(self, to: str) -> Holes:
         """Return the ranges of records that the spool lacks, for a delivery to `to`.
 
-        to: a `Destination.key`. Records that damage has cost are missing for every destination.
-        Records that went to another store are listed for each destination that lacks them.
+        Records that damage has cost are missing for every destination. Records that an earlier
+        delivery brought to another store, and that are gone from the spool, are noted for each
+        destination that lacks them. to: a `Destination.key`.
         """
         return Holes(self.folder, to)
 
     def notes(self, segments: Segments) -> SpoolNotes:
         """Read what the segments hold beside records: who wrote them, gaps, lineage, the end.
 
-        Gaps say what was not recorded; lineage says what each value was computed from.
+        Gaps say what was not recorded; lineage says what each value was computed from; the end is
+        the number after that of the last record.
         """
         return read_notes(segments)
 
     def finish(self, segments: Segments) -> None:
-        """Remove the spool, which is delivered, as far as its files can be removed, and unlock it.
+        """Remove the spool, as far as its files can be removed, and unlock it.
 
-        Damaged segments stay, and the folder with them; their names end in ".bad".
+        The caller has delivered all of it. Damaged segments stay, under names that end in ".bad",
+        and the folder with them.
         """
         segments.clear()
         if not any(self.folder.glob("*.bad")):
@@ -99,9 +105,10 @@ class OwnedSpool:
 class WrittenSpool:
     """The spool of a session, which both writes and delivers it.
 
-    limit: the most bytes that the spool may take on disk.
-    writer, frames: what writes the spool's files, and the messages with records as an outbox sends
-        them; both are set by `connect`.
+    limit: the most bytes that the spool may take on disk. The spool does not check this itself.
+
+    writer: what writes the spool's files. frames: the messages with records, as an outbox (queue of
+        messages) sends them. Both exist once `connect` was called.
     """
 
     def __init__(  # noqa: PLR0913  # independent options, given by keyword
@@ -133,10 +140,12 @@ class WrittenSpool:
     ) -> SpoolFrames:
         """Return the spool's frames (messages with records), for an outbox (queue of messages).
 
-        Call this once, before anything is written.
-        encoder: makes the frames; the spool stores its definitions (of series and so on) too.
-        lineage: the outbox's list of messages with lineage, header entries and traced operations,
-            which the spool stores too.
+        The caller has to call this once, before anything is written.
+        encoder: makes the frames; its definitions (of series, layouts and phases) are stored too.
+
+        lineage: the outbox's list of messages with lineage, header entries and traced operations;
+            what is added to it is stored too.
+
         changed: the condition whose lock guards the frames.
         """
         self.writer = SpoolWriter(
@@ -153,13 +162,13 @@ class WrittenSpool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the spool on disk."""
+        """How many bytes the spool's segments have on disk."""
         return self._segments.nbytes
 
     def redirect(self, to: str) -> None:
         """Write into spool.json that the spool goes to the collector at `to` from now on.
 
-        Raises OSError.
+        Raises OSError if the file cannot be written.
         """
         label = self._work.label
         if label is not None:
@@ -167,7 +176,7 @@ class WrittenSpool:
             label.write(self.folder)
 
     def settle(self) -> None:
-        """Sync all stored records to the disk, if they have to survive a power loss.
+        """Block until all stored records survive a power loss, if they have to.
 
         Nothing is synced while records wait in memory. A disk that fails is only logged.
         """
@@ -177,9 +186,10 @@ class WrittenSpool:
     def tell(self) -> None:
         """Write new gaps (what was not recorded) and lineage to the disk, if it is time to do so.
 
-        The least time between two writings is 2 seconds at first, and doubles with each writing, up
-        to 60 seconds. Otherwise gaps and lineage would only be written with the next record, and a
-        full spool may accept no record for long. An error of the disk is ignored.
+        It is time if the last such writing is long enough ago: 2 seconds at first, doubled with
+        each writing, up to 60 seconds. Without these writings gaps and lineage would only be
+        written with the next record, and a full spool may accept no record for long. An error of
+        the disk is ignored.
         """
         now = time.monotonic()
         if now < self._logged_at + self._logged_every:
@@ -191,7 +201,8 @@ class WrittenSpool:
     def leave(self) -> int:
         """Close and unlock the spool for another process; return how many records are lost.
 
-        Lost are the records that are in memory alone, because the disk did not take them.
+        The spool is marked as that of a closed session. Lost are the records that are in memory
+        alone, because the disk did not take them.
         """
         self.frames.save()
         with contextlib.suppress(OSError):
@@ -201,7 +212,7 @@ class WrittenSpool:
         return self.frames.kept_records
 
     def remove(self) -> None:
-        """Remove the spool's folder, as everything in it is delivered."""
+        """Close, remove and unlock the spool; the caller knows that all of it is delivered."""
         self._close()
         self._work.finish(self._segments)
 
@@ -223,12 +234,15 @@ def make_spool(  # noqa: PLR0913  # independent options, given by keyword
 ) -> WrittenSpool:
     """Make a spool in a new folder below `place`, for the writer that `hello` describes.
 
-    to: the address of the collector. among: the URL of all collectors, if there are several.
-    power: whether records have to survive a power loss.
-    limit: the most bytes on disk; None takes what `limit_of` says.
+    Spools below `place` that dead processes left without records are removed.
 
-    Spools below `place` that dead processes left without records are removed. Raises OptionError,
-    OSError.
+    to: the address of the collector. among: the URL of all collectors if there are several; else
+    "". power: whether records have to survive a power loss.
+    limit: the most bytes on disk; None takes what `limit_of` says.
+    segment_bytes: after how many bytes a new segment file begins; None for the usual number.
+    disk: makes the calls to the file system; None for the usual ones.
+
+    Raises OptionError if ANCHOR_SPOOL_LIMIT holds no size, OSError if the folder cannot be made.
     """
     disk = disk or Disk()
     who = hello.writer_id.hex()
@@ -288,10 +302,11 @@ def _sweep(place: Path) -> None:
 
 
 def spooled_by(place: Path, run: str, rank: int, writer: str) -> int | None:
-    """Return how many records a dead writer has put into its spool; None if it has no spool.
+    """Return how many records a dead writer has put into its spool, delivered ones included.
 
-    place: the directory with the spools. writer: the writer's secret, in hex. The result is 0 for a
-    spool without segments, for instance because all of its records were delivered.
+    Returns None if there is no spool of this writer, and 0 for a spool without segments, for
+    instance because all of its records were delivered.
+    place: the directory with the spools. writer: the writer's secret, in hex.
     """
     for folder in spools_of(place, run, rank):
         label = SpoolLabel.read(folder)

@@ -23,7 +23,8 @@ class PastAttempt(NamedTuple):
 
     claim: the hash of its writer's secret. records: how many of its records the store has.
     started_ns: when it began, in nanoseconds since the epoch.
-    first: the number of its first record in the store, as the writer numbers its records.
+    first: the number that its first record in the store has for the writer; above 0 where another
+    collector has the records before.
     """
 
     claim: bytes
@@ -36,11 +37,13 @@ class Heir(NamedTuple):
     """The writer under which the delivery of a spool goes on, after earlier deliveries in part.
 
     secret: the writer's secret.
-    base: how many of the spool's records the earlier attempts (recordings in the store) hold.
-    links: for each of these earlier attempts the range of its records, in numbers below 0: record 0
-        is the first that this writer sends.
-    attempt: the number that the store must give to this writer's attempt. If it gives another
-        number, the store was changed in between.
+
+    base: how many of the spool's records lie in attempts of earlier deliveries that can no longer
+        be continued.
+    links: for each of these attempts the range of its records, in numbers below 0: number 0 is the
+        first record of the attempt in which the delivery goes on.
+    attempt: the number that the store must give to this writer's attempt. If the store gives
+        another number, it was changed in between.
     """
 
     secret: bytes
@@ -52,10 +55,11 @@ class Heir(NamedTuple):
 def past_attempts(run: str, rank: int, to: str, part: int = 0) -> Sequence[PastAttempt]:
     """Return the attempts (recordings) of a rank that the store at `to` has, oldest first.
 
+    Returns () if the store has no attempts of this run and rank, or if the rank cannot be read.
+    Raises CollectorError if a collector does not answer or refuses.
+
     part: the number of the part of the rank that the store holds, where several collectors have
-        recorded one rank.
-    Returns () if the store has no such attempts, or if the rank cannot be read. Raises
-    CollectorError if a collector does not answer or refuses.
+        recorded one rank, one after the other; else 0.
     """
     try:
         located = find_run(run, to)
@@ -77,9 +81,10 @@ def heir_among(secret: bytes, attempts: Sequence[PastAttempt]) -> Heir | None:
 
     Return None if no attempt is of the spool's writer: then no earlier delivery has begun. Only the
     last attempt of a rank can be continued. If another attempt follows the writer's attempt, the
-    rest of the writer's records becomes a new attempt, under the secret that `next_secret` derives.
-    If that attempt was interrupted too, the next secret is derived from its secret, and so on. So
-    every interrupted delivery is found again.
+    rest of the writer's records becomes a new attempt, under the secret that `next_secret` derives
+    from the writer's. If this new attempt was interrupted and followed by another attempt too, a
+    third secret is derived from its secret, and so forth. So every interrupted delivery is found
+    again.
 
     secret: the secret of the spool's writer. attempts: all attempts (recordings) of the rank,
         oldest first.

@@ -19,8 +19,11 @@ class LeftSpool:
     """One spool of this machine, as `anchor status` lists it.
 
     path: the spool's folder.
-    run, rank, to: as the spool's file spool.json says; None if that file was lost.
-    nbytes: bytes of the spool's segments.
+
+    run, rank, to: the run, the rank and the collector's address, from the spool's file spool.json;
+        None if the file is lost or unreadable.
+
+    nbytes: bytes of the spool's segments, the files with records.
     live: whether a live process owns the spool, and therefore delivers it.
     """
 
@@ -34,14 +37,14 @@ class LeftSpool:
 
 @dataclass(frozen=True, slots=True)
 class SpoolRoom:
-    """The directory in which a session would make its spool, and the most bytes of that spool."""
+    """The directory in which a session would make its spool, and the spool's most bytes."""
 
     path: Path
     limit: int
 
 
 def spool_room() -> SpoolRoom:
-    """Return where a session with these environment variables would make its spool, and how large.
+    """Return where a session in this process's environment would make its spool, and how large.
 
     No directory is made. Raises OptionError if ANCHOR_SPOOL_LIMIT holds no size.
     """
@@ -52,9 +55,9 @@ def spool_room() -> SpoolRoom:
 
 
 def spools_here(place: Path | None = None) -> Iterator[LeftSpool]:
-    """Yield the spools in a directory, sorted by name; nothing if it cannot be read.
+    """Yield the spools in the directory `place`, sorted by name; nothing if it cannot be read.
 
-    place: the directory; None for the one in which sessions make their spools.
+    place: None for the directory in which sessions make their spools.
     """
     folder = spool_place() if place is None else place
     try:

@@ -1,7 +1,7 @@
 """Writes frames (messages with records) into a spool's segment files, and syncs these to disk.
 
-Beside frames a segment holds notes: definitions of series and so on, gaps (what was not recorded)
-and lineage (from what values were computed).
+Beside frames a segment holds notes: definitions (of series, layouts and phases), gaps (counts of
+what was not recorded) and lineage (what each value was computed from).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class SegmentSize(NamedTuple):
     """The number of bytes after which a spool begins a new segment file.
 
     usual: the number for most segments. most: the upper bound for segments that begin with long
-    notes (definitions of series and so on, lineage and gaps): these segments get larger, so that
-    they hold more than notes.
+    notes (definitions, lineage and gaps): these segments get larger, so that they hold more than
+    notes.
     """
 
     usual: int
@@ -51,9 +51,11 @@ class SpoolWriter:
     """Writes the segment files of one spool; any thread may call the methods.
 
     hello: the message that every segment begins with; it says who writes which run.
-    definitions: the list of messages that define series and so on. lineage: the list of messages
-        with lineage, header entries and traced operations. The caller extends both lists; each
-        segment repeats all messages that were added before it.
+
+    definitions: the list of messages that define series, layouts and phases. lineage: the list of
+        messages with lineage, header entries and traced operations. The caller extends both lists;
+        each segment repeats all messages that were added before it.
+
     sync: whether a thread syncs the written bytes to the disk every 50 ms.
 
     Readers see what was written once `publish` was called.
@@ -97,10 +99,11 @@ class SpoolWriter:
             self._thread.start()
 
     def frame(self, frame: EncodedFrame, first: int, *, more: bool) -> None:
-        """Write a frame (message with records), and new definitions before it, into a segment.
+        """Write a frame, and before it the notes that the segment lacks, into a segment.
 
-        first: the number of the frame's first record. more: whether the next frame continues its
-        last record. If OSError is raised, nothing of the frame was written.
+        Raises OSError if the disk fails; then nothing of the frame was written.
+        first: the number of the frame's first record. more: whether the next frame continues the
+        frame's last record.
         """
         with self._lock:
             self._make_room(first, frame.definitions)
@@ -111,9 +114,10 @@ class SpoolWriter:
             self._end, self._open = frame.end, more
 
     def gap(self, gaps: Iterable[Gap]) -> None:
-        """Keep gaps (what was not recorded), to be written with the next records or by `notes`.
+        """Keep gaps in memory, to be written with the next frame or by `notes`.
 
-        Their counts are totals since the session's start, so a later one replaces an earlier one.
+        The counts are totals since the session's start, so a later gap replaces an earlier gap of
+        the same series and reason.
         """
         with self._lock:
             stated = {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in gaps}
@@ -121,11 +125,11 @@ class SpoolWriter:
             self._untold |= stated
 
     def notes(self, *, closed: bool = False) -> None:
-        """Write the gaps (what was not recorded) and lineage that the present segment lacks.
+        """Write the gaps and lineage that the present segment lacks, and publish them.
 
-        What is added to the segment is published. If there is no present segment, a new one is
-        begun, which has all gaps and lineage. closed: whether to write also that the session is
-        over. Raises OSError.
+        If there is no present segment, a new one is begun, which gets all definitions, gaps and
+        lineage. closed: whether to write also that the session is over. Raises OSError if the disk
+        fails.
         """
         with self._lock:
             defined, new = self._told[0], self._segment is None
@@ -149,11 +153,14 @@ class SpoolWriter:
 
     @property
     def position(self) -> tuple[Segment | None, int]:
-        """Where the next entry is written: (segment, offset in it); (None, …) for no segment."""
+        """Where the next entry is written: (segment, offset in it).
+
+        The segment is None if there is none at present; then the offset means nothing.
+        """
         return self._segment, self._written
 
     def sync(self) -> None:
-        """Block until all written bytes survive a power loss. Raises OSError."""
+        """Block until all written bytes survive a power loss. Raises OSError if the disk fails."""
         with self._lock:
             files, self._retired = self._retired, []
             if self._file >= 0:
@@ -189,9 +196,10 @@ class SpoolWriter:
     def _make_room(self, first: int, definitions: int) -> None:
         """Begin a new segment unless the present one can take a message from record `first` on.
 
-        The present segment can if it goes on with record `first`, and is not full or ends inside a
-        record. definitions: how many of the definitions (of series and so on) the message needs.
-        Raises OSError.
+        The present segment can take it if `first` is the record with which it goes on, and if it is
+        not full. A segment that ends inside a record counts as not full.
+        definitions: how many of the definitions, from the first on, the message needs.
+        Raises OSError if the disk fails.
         """
         full = self._written >= self._full_at and not self._open
         follows = first == self._end - self._open
@@ -230,10 +238,10 @@ class SpoolWriter:
                 os.close(file)
 
     def _notes(self, definitions: int) -> bytes:
-        """Return the entries to write before the next records: what the segment does not hold yet.
+        """Return the entries to write before the next frame: notes that the segment lacks.
 
-        These are definitions of series and so on, lineage, and gaps (what was not recorded).
-        definitions: how many of the definitions the records need.
+        These are definitions, lineage, and gaps. definitions: how many of the definitions, from the
+        first on, the frame needs.
         """
         defined, lineage = self._told
         parts: list[bytes] = []
@@ -253,7 +261,8 @@ class SpoolWriter:
     def _write(self, parts: Sequence[Buffer]) -> None:
         """Write all of `parts`, or nothing: the file is cut back after a failed write.
 
-        If it cannot be cut back, the segment is ended. Raises OSError if the write failed.
+        If the file cannot be cut back, the segment is ended, and the next write begins a new one.
+        Raises OSError if the write failed.
         """
         total = sum(map(len, parts))
         done = 0

@@ -1,4 +1,10 @@
-"""Compares an archive's digests and figures of steps with the rows that they were made from."""
+"""Compares an archive's digests and figures of steps with the rows that they were made from.
+
+Archiving a run writes an index, a file of totals, for the run and for each rank in one part (a part
+is what one collector holds of a rank). An index has or names two kinds of data about steps: digests
+are hashes of the records of each range of steps; figures are counts, extremes and histograms of the
+records of each step.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +39,9 @@ _ANEW = "archive the run again"
 def run_digest_faults(run: Location) -> Iterator[str]:
     """Check an archived run's digests and figures of steps; yield each fault as a sentence.
 
-    An index is the file of totals that archiving writes, for a run and for each rank in one part.
-    Digests are hashes of the records of each range of steps, figures are counts, extremes and
-    histograms of each step. Those of the run are compared with those in its ranks' indices; a rank
-    in several parts has no index, so it is counted again from the rows of its parts. Yield nothing
-    for a run without an index.
+    The run's digests and figures are compared with those in its ranks' indices. A rank in several
+    parts has no index, so its digests and figures are computed again from the rows of its parts.
+    Yield nothing for a run without an index.
     """
     figures, digests, steps = _stated_digests(run)
     # An archiver that adds a rank meanwhile swaps the index, then removes the objects before it.
@@ -62,10 +66,9 @@ def run_digest_faults(run: Location) -> Iterator[str]:
 
 
 def rank_digest_faults(run: Location, reader: RankReader) -> Iterator[str]:
-    """Check the digests and figures of steps in a sealed rank's index; yield each fault in words.
+    """Check the digests and figures of steps in an archived rank's index; yield faults in words.
 
-    Digests are hashes of the records of each range of steps, figures are counts, extremes and
-    histograms of each step. Both are compared with the rows. Yield nothing where there is no
+    Both are compared with those computed from the rank's rows. Yield nothing where there is no
     readable index, or the rows are damaged: other checks report that.
     """
     index = _index(run, reader.rank, reader.part)
@@ -85,10 +88,9 @@ def _stated_digests(
 ) -> tuple[RunFigures | None, dict[int, RankDigests] | None, Sequence[StepFigures] | None]:
     """Return the run's index, its digests by rank, and its figures of steps.
 
-    Digests are hashes of the records of each range of steps. Figures of steps are counts, extremes
-    and histograms of each step; the one object that holds all of them is returned in a list. The
-    index is None where the run has none. Digests or figures of steps are None where their file is
-    missing or damaged, and empty where the index refers to no such file.
+    The index is None where the run has none, or it is damaged. The figures are one object, returned
+    in a list. Digests or figures are None where their file is missing or damaged, and empty where
+    the index refers to no such file.
 
     figures: the index, if it was read already.
     """
@@ -108,9 +110,9 @@ def _figures(run: Location) -> RunFigures | None:
 
 
 def _indexed(run: Location, rank: int, figures: RunFigures) -> RankFigures | None:
-    """Return the totals of one rank, from its index; those of a rank in parts from its rows.
+    """Return the totals of one rank: from its index, or for a rank in several parts from its rows.
 
-    None where they cannot be read. figures: the index of the run, which says what parts the rank
+    None where these cannot be read. figures: the index of the run, which says what parts the rank
     has.
     """
     parts = figures.parts_of(rank)

@@ -36,8 +36,10 @@ class Checked:
     """The result of checking some rows.
 
     bad: numbers of the rows that do not fit their checksums.
-    labels: numbers of the rows whose labels differ from the row. Labels are step, pass, …, which
-        are stored once more beside the values, for xarray.
+
+    labels: numbers of the rows whose labels differ from the row. Labels are copies of the row's
+        series, step, pass and call that are stored beside the values, for xarray.
+
     unchecked: how many rows have no checksum.
     """
 
@@ -47,7 +49,10 @@ class Checked:
 
 
 class RankAudit:
-    """Compares one rank of the run at `run` with its checksums; `reader` reads that rank."""
+    """Compares one rank of the run at location `run` with its checksums.
+
+    reader: reads the rank; it is refreshed.
+    """
 
     def __init__(self, run: Location, reader: RankReader) -> None:
         self._run = run
@@ -60,14 +65,17 @@ class RankAudit:
         self._checks = RowChecks(self._location, reader)
 
     def parts(self) -> Iterator[tuple[int, int]]:
-        """Yield (start, stop) of portions of the rank's rows, each of a size to pass to `rows`."""
+        """Yield (start, stop) for portions of the rank's rows, each small enough for `rows`.
+
+        A portion has the rows `start` to `stop` - 1.
+        """
         for start in range(0, self._reader.committed, _PART):
             yield start, min(start + _PART, self._reader.committed)
 
     def rows(self, start: int, stop: int) -> Checked:
-        """Compare rows start … stop - 1 with their checksums and labels.
+        """Compare the rows `start` to `stop` - 1 with checksums and labels; return the result.
 
-        Labels are the step, pass, … of a record, stored once more beside its values. Raises
+        Labels are copies of a row's series, step, pass and call beside the record's values. Raises
         StoreError where a column cannot be read.
         """
         bad = self._checks.unfit(np.arange(start, stop))
@@ -78,8 +86,9 @@ class RankAudit:
     def faults(self) -> Iterator[str]:
         """Yield in words what is wrong with the rank as a whole.
 
-        The checks are: all committed rows can be read; the catalogue ends properly; the zarr.json
-        files of a live rank, or the objects and index of a sealed one, are as they should be.
+        The checks are: all committed rows can be read; the catalogue ends with a complete or a
+        cut-off line; the zarr.json files of a rank in a store, or the objects and index of an
+        archived rank, are as they should be.
         """
         reader = self._reader
         published = reader.catalogue.published
@@ -119,9 +128,11 @@ class RankAudit:
     def _behind(self, counted: int) -> int:
         """Return how many rows behind row `counted`, in its chunk, are committed; 0 if all is well.
 
+        A live writer may commit further rows while they are read here. So they are read twice, and
+        the result is 0 unless row `counted` is uncommitted both times.
+
         counted: how many rows were committed at the beginning, so also the number of the first row
-            that was not. A live writer may commit rows after that count and while they are read
-            here, so they are read twice, and count only if row `counted` is uncommitted both times.
+            that was not.
         """
         for _ in range(2):
             chunk, slot = divmod(counted, ROWS_PER_CHUNK)
@@ -137,7 +148,10 @@ class RankAudit:
         return int(fit.sum())
 
     def _stray(self) -> bool:
-        """Return whether more than the bytes of an incomplete line follows the catalogue's end."""
+        """Return whether anything but an incomplete line follows the last line of the catalogue.
+
+        An incomplete line is one that the writer has not finished, or that a crash cut off.
+        """
         chunk, start = divmod(self._reader.catalogue_end, CATALOG_CHUNK)
         key = f"catalog/{chunk_key(chunk, 0)}"
         rest = self._location.get(key, start, CATALOG_CHUNK - start) or b""

@@ -39,8 +39,9 @@ GROWING = ("shape", "attributes")  # may lag behind the rows of a run that was n
 def run_faults(run: Location) -> Iterator[str]:
     """Yield in words what is wrong with a run's own zarr.json, and with its archived digests.
 
-    Digests are hashes of records by steps, which only archived runs have. The attributes of
-    zarr.json are not compared: they hold the name that the run had at first, and its author.
+    The archived digests (hashes of the records of each range of steps, which only archived runs
+    have) are compared with the ranks. The attributes of zarr.json are not compared: they hold the
+    name that the run had at first, and its author.
     """
     due = json.loads(group_json(stamp()))
     yield from _faults(run, "", due, passed_over=("attributes",))
@@ -65,10 +66,10 @@ def document_faults(rank: Location, reader: RankReader) -> Iterator[str]:
 
 
 def due_documents(rank: Location, reader: RankReader) -> dict[str, bytes]:
-    """Return all zarr.json files of a rank as its rows require them, parents first.
+    """Return {folder: content} of all zarr.json files that a rank's rows require, parents first.
 
-    The rank must be stored in format 2 of the store, the present one. The keys are the folders of
-    the files. Raises DamagedError where the log of operations is damaged, StoreError where rows are
+    The rank has to be stored in format 2, the present one. Folders are relative to the rank's
+    folder. Raises DamagedError where the log of operations is damaged, StoreError where rows are
     damaged.
     """
     documents = _documents(reader, _sizes(reader)) | _operation_documents(rank)
@@ -80,7 +81,7 @@ def due_documents(rank: Location, reader: RankReader) -> dict[str, bytes]:
 
 
 def _operation_documents(rank: Location) -> dict[str, bytes]:
-    """Return the zarr.json files for the log of operations, by folder; {} without a log.
+    """Return {folder: content} of the zarr.json files for the log of operations; {} without a log.
 
     Raises DamagedError for a damaged log.
     """
@@ -131,10 +132,10 @@ def _sizes(reader: RankReader) -> dict[int, tuple[int, int]] | None:
 
 
 def _forms(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
-    """Return the zarr.json files of all forms that have values, by folder.
+    """Return {folder: content} of the zarr.json files of all forms that have values.
 
     A form holds the records of one dtype and shape (or of many shapes, if it is flat). It has a
-    group, an array of values, and arrays of labels (series, step, …) beside it; each has a
+    group, an array of values, and arrays of labels (series, step, pass, call) beside it; each has a
     zarr.json.
 
     sizes: (rows, elements) of each form, by number; None makes all arrays empty.
@@ -157,9 +158,9 @@ def _forms(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
 
 
 def _arrays(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
-    """Return the zarr.json files of all forms of a rank of format 1, without their attributes.
+    """Return {folder: content} of the zarr.json files of a format 1 rank's forms that have values.
 
-    Format 1 of the store is what anchorlib 0.1 wrote. The keys are the folders of the files.
+    Format 1 of the store is what anchorlib 0.1 wrote. The content is without attributes.
 
     sizes: (rows, elements) of each form, by number; None makes all arrays empty.
     """

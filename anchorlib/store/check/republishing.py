@@ -1,5 +1,6 @@
 """Rewrites the zarr.json files and labels of a rank, which other zarr readers need, from its rows.
 
+Labels are copies of a record's series, step, pass and call, stored beside the record's values.
 Rows, values and catalogue are only read. Each file that is not as it should be is made outside the
 zarr hierarchy and renamed over the old one, so no existing file is written into and no link is
 followed.
@@ -39,11 +40,12 @@ _INT64: Final = np.dtype("<i8")
 
 
 def unpublished(run: Location, reader: RankReader) -> Iterator[tuple[str, bytes]]:
-    """Yield key and right content of each file of a rank that is not as its rows require.
+    """Yield (key, right content) of each file of a rank that is not as the rank's rows require.
 
-    Only files that other zarr readers need are looked at: each zarr.json, and the chunks of labels
-    (series, step, …) beside values. Keys are relative to the rank's folder.
-    reader: reads the rank; all its rows were found sound. Raises StoreError, DamagedError.
+    Only files that other zarr readers need are looked at: each zarr.json, and the chunk files of
+    labels. Keys are relative to the rank's folder.
+    reader: reads the rank, which has to be of format 2; the caller has found all rows sound.
+    Raises StoreError where rows, DamagedError where the log of operations is damaged nonetheless.
     """
     rank = Within(run, rank_name(reader.rank, reader.part))
     for key, document in due_documents(rank, reader).items():
@@ -61,8 +63,9 @@ def unpublished(run: Location, reader: RankReader) -> Iterator[tuple[str, bytes]
 def republish(store: Path, run: str, reader: RankReader) -> int:
     """Write the files that `unpublished` yields; return how many were written.
 
-    The run's own zarr.json is written as well if `run_faults` reports any fault. Call this only
-    while the rank's lock is held. Raises StoreError where a folder of the run is a link.
+    The run's own zarr.json is written as well, and counted, if `run_faults` reports any fault. The
+    caller has to hold the rank's lock. Raises StoreError where a folder of the run is a link, or a
+    folder stands in the place of a file; also where `unpublished` does.
     """
     folder, tree = run_directory(store, run), NodeWriter(store)
     location = LocalLocation(folder)
@@ -90,10 +93,9 @@ def _fill(data: bytes, descriptor: int) -> None:
 
 
 def _labels(reader: RankReader) -> Iterator[tuple[str, bytes]]:
-    """Yield key and content of each chunk file of the labels beside values.
+    """Yield (key, content) of each chunk file of the labels beside values.
 
-    Labels are the series, step, pass and call of each record. The content ends with the last row,
-    so it may be shorter than the file.
+    The content ends with the last record's label, so it may be shorter than the file should be.
     """
     forms, rows = reader.column("form"), reader.column("row")
     for form in reader.catalogue.forms:
@@ -110,7 +112,7 @@ def _labels(reader: RankReader) -> Iterator[tuple[str, bytes]]:
 
 
 def _read(rank: Location, key: str) -> bytes | None:
-    """Return the bytes of a file; None where there is none, or it cannot be read."""
+    """Return the bytes of the file at `key`; None where there is no file, or it cannot be read."""
     try:
         return rank.get(key, 0, _MOST_BYTES)
     except StoreError:
@@ -125,7 +127,10 @@ def _parsed(data: bytes | None) -> Any:
 
 
 def _check_folders(run: Path, folder: Path) -> None:
-    """Raise StoreError where `folder` or a folder between it and the run is a link or a file."""
+    """Raise StoreError where `folder`, or a folder between `run` and `folder`, is a link or file.
+
+    Folders that are missing are no error.
+    """
     for path in (run / part for part in _parts(folder.relative_to(run))):
         try:
             mode = path.lstat().st_mode

@@ -2,9 +2,10 @@
 
     <store>/.anchor/archived/run1.json
 
-A note is written when the archive has been confirmed to hold every rank completely. With it a
+A note is written when the archive has been confirmed to hold every rank completely. With the note a
 reader finds a run whose files were removed here, and whoever removes archived runs knows which
-files may go. A note holds no secret: credentials come from the environment of the reader.
+files may go. A note holds no secret: credentials come from the environment of the reader. A rank is
+sealed when it is made into the archive's objects.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class RankNote:
     """One rank, or the part of it that this store held, as it was archived.
 
     uid: the id of the rank. records: how many rows it has. catalogue: how many bytes its catalogue
-        has. The three say which state of the rank was sealed (made into the archive's objects).
+        has. The three say which state of the rank was sealed.
     objects: a hash of the names, sizes and tags of the rank's objects in the archive, taken after
-        each of them was found to be what was sealed.
+        each object was found to be what was sealed.
     """
 
     uid: str
@@ -58,10 +59,7 @@ class RankNote:
 
     @property
     def sealed(self) -> tuple[str, int, int]:
-        """The state of the rank that was sealed, as (uid, records, bytes of the catalogue).
-
-        Sealed means made into the archive's objects.
-        """
+        """The state of the rank that was sealed, as (uid, records, bytes of the catalogue)."""
         return (self.uid, self.records, self.catalogue)
 
 
@@ -69,8 +67,9 @@ class RankNote:
 class ArchiveNote:
     """A store's note of an archived run: the file that says where the run's archive is.
 
-    place: the archive, as `--store` takes it. parts: by (rank, part), a RankNote for each rank or
-        part of a rank that this store held.
+    place: the archive's address, as `--store` takes it. archived_ns: when the run was archived, in
+        nanoseconds since the epoch. parts: {(rank, part): the RankNote} for each rank, or part of a
+        rank, that this store held.
     """
 
     run: str
@@ -87,7 +86,7 @@ class ArchiveNote:
 def write_note(store: Path, note: ArchiveNote) -> None:
     """Write the note that says where a run is archived, replacing an earlier note.
 
-    The note survives power loss. Raises OSError.
+    When this returns, the note survives power loss. Raises OSError if it cannot be written.
     """
     folder = hidden(store) / _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,9 +128,10 @@ def note_of(store: Path, run: str) -> ArchiveNote | None:
 
 
 def noted_runs(store: Path) -> list[str]:
-    """Return the names of the runs whose archive this store has a note of, sorted.
+    """Return the names of the runs of which this store has a note, sorted.
 
-    A note is the file that says where a run was archived. [] where the notes cannot be listed.
+    A note is the file that says where a run was archived. [] where there are no notes, or they
+    cannot be listed.
     """
     try:
         names = os.listdir(hidden(store) / _FOLDER)  # noqa: PTH208  # only names are needed
@@ -144,8 +144,8 @@ def noted_runs(store: Path) -> list[str]:
 def forget(store: Path, run: str) -> None:
     """Delete a run's note, the file that says where the run was archived; ignore a missing file.
 
-    It is called when the run is being removed, renamed or changed, so that the archive does not
-    stand for it any more. An OSError is ignored.
+    To be called when the run is removed, renamed or changed, so that the archive does not stand for
+    the run any more. A note that cannot be deleted is no error.
     """
     with contextlib.suppress(OSError):
         _path(store, run).unlink()

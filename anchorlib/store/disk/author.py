@@ -19,12 +19,15 @@ __all__ = ["document_again", "run_author", "run_document"]
 
 
 def run_document(run: Path, author: str) -> bytes:
-    """Return the zarr.json of the run whose directory is `run`; an empty `author` is left out."""
+    """Return the zarr.json of a new run in directory `run`; "" as `author` is left out of it."""
     return group_json(stamp(run=run.stem, **({"author": author} if author else {})))
 
 
 def document_again(run: Path) -> bytes:
-    """Return the zarr.json that a run should have, with its present author if that can be read."""
+    """Return the zarr.json that the run in directory `run` should have.
+
+    It states the author that the present zarr.json states, or none if that cannot be read.
+    """
     try:
         return run_document(run, run_author(run) or "")
     except StoreError:
@@ -34,7 +37,8 @@ def document_again(run: Path) -> bytes:
 def run_author(run: Path) -> str | None:
     """Return the author of the run in this directory; "" for none, None where there is no run.
 
-    Raises StoreError where its zarr.json is damaged, or is missing although there are ranks.
+    Raises StoreError where the run's zarr.json is damaged or cannot be read, or is missing although
+    there are ranks.
     """
     try:
         document: Any = json.loads((run / "zarr.json").read_bytes())

@@ -1,10 +1,11 @@
 """How much a run may still write when the disk gets full, and which values are then left out.
 
-A rank may take `max_bytes`, or else all of the file system but a twentieth of its bytes and of its
-inodes, since a file system without free inodes is full as well. A collector may also limit all
-ranks of a run together (`RunQuota`).
-The writer asks before it writes values (`write.writer`), and leaves them out where there is no
-room.
+A rank may take `max_bytes`, or without this option all of the file system but a twentieth of its
+bytes and of its inodes, since a file system without free inodes is full as well. A collector may
+also limit all ranks of a run together (`RunQuota`).
+The writer of a rank asks before it writes values (`write.writer`), and leaves them out where there
+is no room. In a collector it waits for room instead where the disk is full: the write raises, and
+is tried again later.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ FILE_BYTES = 4096  # the least that a file takes on disk
 
 
 class RunFilesError(OSError):
-    """A run has as many files as its limit allows."""
+    """Raised where a run has as many files as its limit allows."""
 
 
 class RunQuota:
     """Counts the bytes and files of all ranks of a run together, and keeps them within limits.
 
-    run: the run's directory. `bound` sets how many bytes, and how many files and folders, the run
-        may have. Any thread may call the methods.
+    There are no limits before `bound` sets them. Any thread may call the methods.
+    run: the run's directory.
     """
 
     def __init__(self, run: Path) -> None:
@@ -59,24 +60,27 @@ class RunQuota:
         self._lock = threading.Lock()
 
     def bound(self, nbytes: int | None, files: int | None) -> None:
-        """Set the limits in bytes and in files; None is no limit."""
+        """Set how many bytes, and how many files and folders, the run may have; None: no limit."""
         self._most_bytes, self._most_files = nbytes, files
 
     def measure(self) -> None:
-        """Count the run's files and bytes on disk again; holes of sparse files take none."""
+        """Count the run's files and bytes on disk again, in place of the counts so far.
+
+        Holes of sparse files take no bytes.
+        """
         blocks = [_blocks(file) for file in self._run.rglob("*")]
         with self._lock:
             self._used, self._files = sum(blocks) * _BLOCK_BYTES, len(blocks)
             self._measured = time.monotonic()
 
     def fits(self, nbytes: int) -> bool:
-        """Return whether the run may take `nbytes` more bytes."""
+        """Return whether `nbytes` more bytes keep within the run's limit; nothing is counted."""
         return self._most_bytes is None or self._used + nbytes <= self._most_bytes
 
     def make_files(self, files: int) -> None:
         """Count files that are about to be made; raise RunFilesError where they are too many.
 
-        Nothing is counted where no limit is set.
+        Files that are refused are not counted. Nothing is counted where no limit is set.
         """
         most = self._most_files
         if most is None:
@@ -92,7 +96,7 @@ class RunQuota:
             self._files += files
 
     def spend(self, nbytes: int) -> None:
-        """Count `nbytes` bytes that were written."""
+        """Add `nbytes` bytes, which were written, to the count."""
         with self._lock:
             self._used += nbytes
 
@@ -108,9 +112,11 @@ def _blocks(file: Path) -> int:
 class SizeLimits:
     """The size limits of a rank: `max_bytes`, or all but a twentieth of the file system.
 
-    wait: whether the caller waits for room: a full file system then raises an error, the caller
-        tries again later, and no values are left out because of it. The twentieth then stays free
-        even with `max_bytes`: a collector's user chooses `max_bytes`, and does not own the disk.
+    wait: whether the writer's caller waits for room, as a collector does: a full file system then
+        raises an error, the caller tries again later, and no values are left out because the disk
+        is full. The twentieth then stays free even with `max_bytes`: a collector's user chooses
+        `max_bytes`, and does not own the disk.
+
     run: the limits of the whole run, besides the rank's own; None without such limits.
     """
 
@@ -123,6 +129,9 @@ class RankQuota:
     """Counts the bytes that a rank takes, and says when values have to be left out.
 
     The file system is asked for its free room again after a second, 64 MiB or 256 new files.
+    path: a folder on that file system. room: the limits.
+
+    used: how many bytes the rank has taken. waits: `SizeLimits.wait`.
     """
 
     def __init__(self, path: Path, room: SizeLimits) -> None:
@@ -142,8 +151,8 @@ class RankQuota:
     def refusal(self, nbytes: int) -> str | None:
         """Return why `nbytes` more would be too much (one of REASONS); None where they fit.
 
-        Where the writer's caller waits for room, a full disk raises OSError (ENOSPC), and "disk" is
-        never returned.
+        Nothing is counted. Where the writer's caller waits for room, a full disk raises OSError
+        (ENOSPC), and "disk" is never returned.
         """
         reason = self._reason(nbytes)
         if reason == "disk" and self.waits:
@@ -153,17 +162,19 @@ class RankQuota:
     def claim(self, nbytes: int) -> None:
         """Raise OSError (ENOSPC) where the disk has no room for `nbytes` more bytes.
 
-        Nothing is raised where the writer's caller does not wait for room, nor where `nbytes`
-        exceed a limit of the rank or of the run: these bytes are written in any case.
+        It is for bytes that are never left out, such as those of rows. So nothing is raised where
+        the writer's caller does not wait for room, nor where `nbytes` exceed a limit of the rank or
+        of the run.
         """
         if self.waits:
             self.refusal(nbytes)
 
     def made_files(self, files: int, later: int = 0) -> None:
-        """Count `files` files about to be made, and `later` files that `publish` makes for them.
+        """Count `files` files about to be made, and `later` files that `publish` will make.
 
-        Raises OSError (ENOSPC) where there is no room and the writer's caller waits for room;
-        RunFilesError where the run may have no more files.
+        `publish` is a method of the writer. Raises OSError (ENOSPC) where the disk has no room for
+        `files` and the writer's caller waits for room; RunFilesError where the run may have no more
+        files.
         """
         if self._run is not None:
             self._run.make_files(files + later)
@@ -175,11 +186,13 @@ class RankQuota:
         self.claim(files * FILE_BYTES)
 
     def refusals(self, sizes: Array) -> dict[int, str]:
-        """Return which records have no room for their values, each (by index) with the reason.
+        """Return {index of a record: the reason} for the records whose values have no room.
 
-        sizes: bytes of the values of each record. Reasons are those of REASONS; {} where all
-            records fit. Raises OSError (ENOSPC) where the disk is full and the writer's caller
-            waits for room.
+        Reasons are those of REASONS; the result is {} where all records fit. A record behind one
+        that does not fit may fit. Raises OSError (ENOSPC) where the disk is full and the writer's
+        caller waits for room.
+
+        sizes: bytes of the values of each record.
         """
         # One question for all of them; each record by itself only where not all of them fit.
         if self.refusal(int(sizes.sum())) is None:
@@ -213,21 +226,21 @@ class RankQuota:
         return "disk" if full else None
 
     def exhaust(self) -> None:
-        """Refuse all bytes for the next second, because the file system has refused a write."""
+        """Treat the disk as full for the next second, because the file system refused a write."""
         self._refused_until = time.monotonic() + RECHECK_SECONDS
 
     def published(self) -> None:
-        """Note that the writer's `publish` has made the files that were announced for later."""
+        """Note that the writer's `publish` has made the files that were counted as `later`."""
         self._later = 0
 
     def spend(self, nbytes: int) -> None:
-        """Count `nbytes` bytes that were written."""
+        """Add `nbytes` bytes, which were written, to the counts of the rank and of the run."""
         self.used += nbytes
         if self._run is not None:
             self._run.spend(nbytes)
 
     def take_up(self, nbytes: int) -> None:
-        """Count `nbytes` bytes that a resumed rank has on disk already."""
+        """Add `nbytes` bytes, which a resumed rank has on disk already, to the rank's count."""
         self.used += nbytes
         self._used_then += nbytes
 

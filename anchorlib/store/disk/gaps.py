@@ -29,14 +29,16 @@ Key = tuple[str, str, str, str]
 class LeftOut:
     """Counts what the writer left out, and says when it is time to state the counts as gaps.
 
-    A gap is a line of the catalogue that says how much of a series was not recorded, and why.
+    A gap is a line of the rank's catalogue that says how many records of a series were left out,
+    completely or their values alone, and why.
+    nbytes: bytes of the values that were left out since this object was made.
     """
 
     def __init__(self, stated: Iterable[Gap]) -> None:
         """Continue from the counts that the catalogue states already, if the attempt goes on.
 
-        stated: the gaps (counts of what is not recorded) in the catalogue of this attempt; none if
-            the attempt is new. Only gaps that the writer itself causes are used.
+        stated: the gaps in the catalogue of this attempt (what one writer records of a rank); empty
+            if the attempt is new. Gaps for reasons other than the writer's own are ignored.
         """
         self._gaps: dict[Key, Gap] = {
             (gap.name, gap.kind, gap.mode, gap.reason): gap
@@ -54,8 +56,9 @@ class LeftOut:
 
         key: (name, kind, mode, reason). Where SERIES other keys have counts already, the records
             are counted as those of an unknown tensor.
-        steps: the step of each of these records, at least one. nbytes: the bytes of the values left
-            out.
+
+        steps: the step of each of these records, at least one. nbytes: how many bytes the values
+        that were left out have.
         """
         if key not in self._gaps and len(self._gaps) >= SERIES:
             key = (UNKNOWN, "value", "all", key[3])
@@ -72,7 +75,7 @@ class LeftOut:
 
     @property
     def records(self) -> int:
-        """How many records were left out, completely or their values alone."""
+        """How many records of this attempt were left out, completely or their values alone."""
         return sum(gap.count for gap in self._gaps.values())
 
     @property
@@ -83,9 +86,9 @@ class LeftOut:
     def due(self, run_bytes: int) -> bool:
         """Return whether it is time to state counts as gaps; False where none has changed.
 
-        Changed counts are stated at most once a second. When the lines of gaps have become more
-        than a small part of the run, counts are stated only when their total has doubled: lines of
-        a catalogue are never replaced, so each further line costs room.
+        Changed counts are stated at most once a second. When the lines of gaps would become more
+        than a small part of the rank's bytes, counts are stated only once their total has doubled:
+        lines of a catalogue are never replaced, so each further line costs room.
 
         run_bytes: how many bytes the rank has by now.
         """
@@ -96,7 +99,10 @@ class LeftOut:
         return small or self.records >= 2 * self._stated_records
 
     def statements(self) -> list[Gap]:
-        """Return the gaps (counts of what was left out) that have changed since the last call."""
+        """Return the gaps whose counts have changed since the last call, and mark them as stated.
+
+        The caller has to write them into the catalogue.
+        """
         changed = [self._gaps[key] for key in sorted(self._unstated)]
         self._unstated.clear()
         self._stated_at = time.monotonic()

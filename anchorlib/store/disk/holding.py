@@ -27,8 +27,9 @@ _LOCK: Final = re.compile(r"(.+)\.(rank[0-9]+(?:\.p[0-9]+)?)\.lock")
 class HeldRank:
     """A rank that a living process is writing.
 
-    host, since_ns: the machine of that process, and since when it holds the rank (ns since the
-        epoch), as the lock file says; None where the lock file does not say it.
+    host, since_ns: the machine of that process, and since when the process holds the rank (ns since
+        the epoch), as the lock file says; None where the lock file does not say it. part: the
+        number of the part of the rank, where several collectors share a rank; else 0.
     """
 
     run: str
@@ -60,9 +61,9 @@ def _held(run: str, name: str, path: Path) -> HeldRank:
 def whole_run(store: Path, *runs: str) -> Iterator[None]:
     """Lock all ranks of these runs inside the `with`, so that no process can start to write one.
 
-    A run may have further names, which are links to its folder: the ranks are locked under these as
-    well. Raises RunBusyError where a living process writes one of the runs, StoreError where a lock
-    file cannot be opened.
+    A run may have further names, which are links to its folder: the ranks are locked under these
+    names as well. Raises RunBusyError where a living process writes one of the runs, or where other
+    processes take ranks or remove runs for too long; StoreError where a lock file cannot be opened.
     """
     with exclusive_latch(store), ExitStack() as held:
         for name in dict.fromkeys(one for run in runs for one in _names(store, run)):
@@ -84,14 +85,14 @@ def is_written(store: Path, run: str) -> bool:
 
 
 def drop_locks(store: Path, run: str) -> None:
-    """Remove the lock files of a run that was removed; call it only inside `whole_run`."""
+    """Remove the lock files of a run that was removed; the caller has to be inside `whole_run`."""
     for _, path in _locks(store, run):
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def move_locks(store: Path, run: str, name: str) -> None:
-    """Rename the lock files of a run to its new name; call it only inside `whole_run`."""
+    """Rename the lock files of run `run` to its new name `name`; only inside `whole_run`."""
     for rank, path in _locks(store, run):
         with contextlib.suppress(OSError):
             path.rename(path.with_name(f"{name}.{rank}.lock"))
@@ -107,7 +108,10 @@ def _locks(store: Path, run: str) -> list[tuple[str, Path]]:
 
 
 def _all_locks(store: Path) -> Iterator[tuple[str, str, Path]]:
-    """Yield run, rank name and lock file of every rank of the store that was ever locked."""
+    """Yield (run, rank name, lock file) of every rank of the store that was ever locked.
+
+    A rank name is "rank3", or "rank3.p1" for a part of a rank.
+    """
     try:
         paths = list((hidden(store) / "locks").iterdir())
     except FileNotFoundError:
@@ -119,7 +123,10 @@ def _all_locks(store: Path) -> Iterator[tuple[str, str, Path]]:
 
 
 def _names(store: Path, run: str) -> list[str]:
-    """Return the run's name, and further names in the store that are links to its folder."""
+    """Return the run's name, and further names in the store that are links to the run's folder.
+
+    If `run` itself is such a link, only `run` is returned.
+    """
     folder = run_directory(store, run)
     if folder.is_symlink():
         return [run]

@@ -31,7 +31,8 @@ _PAUSE: Final = 0.002
 def shared_latch(store: Path) -> Iterator[None]:
     """Hold the store's latch (its lock for taking ranks) shared, while a writer takes a rank.
 
-    Raises RunBusyError where a process that removes runs holds the latch for too long.
+    Waits for the latch; raises RunBusyError where a process that removes or renames runs holds the
+    latch for more than ten seconds.
     """
     with _held(store, fcntl.LOCK_SH):
         yield
@@ -41,8 +42,8 @@ def shared_latch(store: Path) -> Iterator[None]:
 def exclusive_latch(store: Path) -> Iterator[None]:
     """Hold the store's latch (its lock for taking ranks) alone, to remove or rename a run.
 
-    While it is held, no process can take a rank of the store. Raises RunBusyError where others hold
-    the latch for too long.
+    While the latch is held so, no process can take a rank of the store. Waits for the latch; raises
+    RunBusyError where other processes hold it for more than ten seconds.
     """
     with _held(store, fcntl.LOCK_EX):
         yield

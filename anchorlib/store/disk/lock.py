@@ -38,19 +38,21 @@ class RankLock:
     """
 
     def __init__(self, descriptor: int) -> None:
-        """Stand for the lock on the open lock file `descriptor`, which is held already.
+        """Stand for a lock that this process holds already; nothing is locked here.
 
-        It was locked by `take`, or is inherited from a parent process.
+        descriptor: the open lock file, which `take` has locked or a parent process has passed on.
         """
         self._descriptor = descriptor
         _HELD.add(self)
 
     @classmethod
     def take(cls, store: Path, run: str, rank: int, part: int = 0) -> RankLock:
-        """Take the lock of one rank of one run, or of a part of it.
+        """Take the lock of one rank of one run, or of the part of the rank that is stored here.
 
-        Waits up to a minute for the recorder process of a trainer that has died. Raises
-        RunBusyError where another writer has the lock.
+        Where the recorder process of a trainer that has died still holds the lock, this waits for
+        it up to a minute. Raises RunBusyError where another writer has the lock.
+
+        part: the number of the part, where several collectors share the rank; else 0.
         """
         while True:
             lock = cls._taken(store, run, rank, part)
@@ -62,8 +64,8 @@ class RankLock:
         """Lock the lock file of a rank, if need be after a wait, and return the lock.
 
         The wait is for the recorder process of a trainer that has died. Return None where the lock
-        file was removed together with its run during the wait: then the caller tries again. Raises
-        RunBusyError where another writer has the lock.
+        file was removed together with its run during the wait: then the caller has to try again.
+        Raises RunBusyError where another writer has the lock.
         """
         path = lock_path(store, run, rank, part)
         with shared_latch(store):
@@ -90,7 +92,10 @@ class RankLock:
         return self._descriptor
 
     def release(self) -> None:
-        """Release the rank for other writers; a second call does nothing."""
+        """Close the lock file, which unlocks the rank unless a child still has the file open.
+
+        A second call does nothing.
+        """
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -98,14 +103,17 @@ class RankLock:
 
 
 def lock_path(store: Path, run: str, rank: int, part: int = 0) -> Path:
-    """Return the path of the lock file of one rank, or of a part of it."""
+    """Return the path of the lock file of one rank, or of part `part` of the rank.
+
+    part: 0 unless several collectors share the rank.
+    """
     return hidden(store) / "locks" / f"{run}.{rank_name(rank, part)}.lock"
 
 
 def is_locked(path: Path) -> bool:
     """Return whether a live process holds the lock whose file is `path`.
 
-    False where there is no such file, where this process may not open it, and on file systems
+    False where there is no such file, where this process may not open the file, and on file systems
     without locks.
     """
     try:
@@ -126,7 +134,10 @@ def is_locked(path: Path) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Return whether the open file is still the one at `path`, and was not removed or replaced."""
+    """Return whether the open file `descriptor` is the file that is at `path` now.
+
+    False means that the file was removed or replaced.
+    """
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -134,7 +145,10 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def acquire(descriptor: int) -> bool:
-    """Try to lock an open lock file for this process alone; return whether that succeeded."""
+    """Try for a tenth of a second to lock an open lock file for this process alone.
+
+    Return whether this succeeded. The pauses let a process that only looks at the lock finish.
+    """
     for _ in range(20):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -146,7 +160,7 @@ def acquire(descriptor: int) -> bool:
 
 
 def _inherited(descriptor: int) -> bool:
-    """Wait for a lock that the recorder process of a dead trainer still holds.
+    """Wait up to a minute for a lock that the recorder process of a dead trainer still holds.
 
     Return whether this process has the lock now. The result is False at once where the process that
     took the lock still lives, or ran on another machine.
@@ -166,9 +180,10 @@ def _inherited(descriptor: int) -> bool:
 
 
 def _orphaned(descriptor: int) -> bool:
-    """Return whether the process that took the lock is gone, so that a child of it holds the lock.
+    """Return whether the process that took the lock is gone: then a child of it holds the lock.
 
-    False also where the process ran on another machine, or the lock file does not say.
+    False also where the process ran on another machine, or where the lock file does not say which
+    process it was.
     """
     try:
         owner = json.loads(os.pread(descriptor, 4096, 0))
@@ -213,7 +228,10 @@ def signed(path: Path) -> tuple[str, int] | None:
 
 
 def holder(descriptor: int) -> str:
-    """Return, in words, the process that a lock file names as its holder, or "another process"."""
+    """Return, in words, the process that an open lock file names as its holder.
+
+    The result is "another process" where the lock file names none.
+    """
     try:
         owner: dict[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {int(owner['pid'])} on {escape(str(owner['host']))}"

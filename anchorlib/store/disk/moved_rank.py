@@ -56,9 +56,9 @@ class RankDirectoryWatch:
             return False
 
     def _fate(self) -> str:
-        """Return what became of the directory, and what to do, for an error message.
+        """Return an error message: what became of the directory, and what to do.
 
-        Paths come last in it, because they may be long.
+        Paths come last in the message, because they may be long.
         """
         during = f"while rank {self._rank} was recorded into it: start another run"
         try:

@@ -30,8 +30,10 @@ NOTHING: Mapping[str, bytes] = MappingProxyType({})
 class NodeWriter:
     """Creates, replaces and removes zarr nodes (groups and arrays) below one store directory.
 
-    owner: the one thread that may write there; after `owner.revoke` no thread may.
     fsync: whether each change waits until the disk has it.
+
+    owner: knows the one thread that may write there. After `owner.revoke` no node can be made or
+        removed any more: the methods raise StoreError.
     """
 
     def __init__(self, store: Path, *, fsync: bool = False) -> None:
@@ -55,18 +57,18 @@ class NodeWriter:
         return f"{self._prefix}{next(self._names)}"
 
     def make(self, node: Path | str, document: bytes, below: Mapping[str, bytes] = NOTHING) -> None:
-        """Create an empty group or array at `node`; an old node of that name is removed.
+        """Create a group or array without chunk files at `node`; an old node there is removed.
 
-        document: its zarr.json. below: further nodes by their path below the new one, parents
-            first.
+        document: the new node's zarr.json. below: {path: zarr.json} of further nodes, by their path
+            below the new node, parents first.
         """
         self.move_in(self.made(document, below), node)
 
     def ensure(self, node: Path, document: bytes) -> None:
-        """Create a group unless it exists; the members of an existing group stay.
+        """Create a group at `node` unless there is one; the members of an existing group stay.
 
-        Ranks that start together all create the group of their run: a later one must not remove
-        what the first has put inside.
+        Ranks that start together all create the group of their run: a later rank must not remove
+        what the first rank has put inside. document: the group's zarr.json.
         """
         if (node / "zarr.json").exists():
             return
@@ -83,10 +85,10 @@ class NodeWriter:
             sync_directory(node.parent)
 
     def made(self, document: bytes, below: Mapping[str, bytes] = NOTHING) -> str:
-        """Create a directory with this zarr.json outside the hierarchy; return its path.
+        """Create a directory with zarr.json `document` outside the hierarchy; return its path.
 
-        The caller moves the directory into the hierarchy with `move_in`.
-        below: further nodes by their path below the new one, parents first.
+        The caller has to move the directory into the hierarchy with `move_in`.
+        below: {path: zarr.json} of further nodes, by their path below the new node, parents first.
         """
         made = self._fresh()
         nodes = {made: document, **{f"{made}/{path}": text for path, text in below.items()}}
@@ -108,7 +110,7 @@ class NodeWriter:
             sync_directory(os.path.dirname(node))
 
     def replace(self, node: Path | str, document: bytes) -> None:
-        """Replace the zarr.json of a node by one rename."""
+        """Replace the zarr.json of an existing node by `document`, with one rename."""
         made = self._fresh()
         self._write(made, document)
         os.rename(made, f"{node}/zarr.json")
@@ -116,10 +118,11 @@ class NodeWriter:
             sync_directory(node)
 
     def put(self, path: str, fill: Callable[[int], object]) -> int:
-        """Create a file at `path`, visible once `fill` wrote it; return its open descriptor.
+        """Create a file, put it at `path` once `fill` has written it; return its open descriptor.
 
-        fill: is given the file's descriptor. A file of that name is replaced. Where anything fails
-            before the file is visible, no new file is left behind.
+        A file at `path` is replaced. Where anything fails before the file is in place, no new file
+        is left behind. The caller has to close the descriptor.
+        fill: called with the descriptor of the empty file, to write the content.
         """
         made = self._fresh()
         descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
@@ -138,7 +141,7 @@ class NodeWriter:
         return descriptor
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a new file into a node that is not in the hierarchy yet."""
+        """Write a new file at `path`, inside a node that is not in the hierarchy yet."""
         self._write(str(path), data)
         if self.fsync:
             sync_directory(path.parent)
@@ -146,7 +149,7 @@ class NodeWriter:
     def remove(self, node: Path | str) -> None:
         """Move a node (group or array) out of the hierarchy at once, then delete it.
 
-        Does nothing where there is none.
+        Does nothing where there is no such node.
         """
         gone = self.fresh()
         try:
@@ -178,7 +181,10 @@ def sweep(tmp: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Delete a file or a directory that is outside the zarr hierarchy."""
+    """Delete a file, or a directory with its contents, that is outside the zarr hierarchy.
+
+    What cannot be deleted inside a directory is left; a missing file is no error.
+    """
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

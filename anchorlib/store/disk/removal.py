@@ -34,8 +34,8 @@ _NAME: Final = "removed"
 def put_aside(store: Path, path: Path) -> str:
     """Move `path` out of the store's hierarchy by one rename, into the store's folder `removed`.
 
-    Return the name that it has there. Raises OSError where it cannot be moved, and StoreError where
-    `removed` is no folder.
+    Return the name that the file or folder has there, for `delete_aside`. Raises OSError where it
+    cannot be moved, StoreError where `removed` is no folder.
     """
     name = f"{path.name}.{os.urandom(4).hex()}"
     with contextlib.suppress(FileExistsError):
@@ -51,9 +51,10 @@ def put_aside(store: Path, path: Path) -> str:
 
 
 def delete_aside(store: Path, name: str) -> int:
-    """Delete a folder that `put_aside` moved; return how many bytes of disk that freed.
+    """Delete a folder that `put_aside` moved; return how many bytes of disk this freed.
 
-    Raises StoreError where some of its files could not be deleted.
+    name: what `put_aside` returned. Raises StoreError where some of the folder's files could not be
+    deleted.
     """
     with _removed(store) as folder:
         if folder is None:
@@ -69,7 +70,10 @@ def delete_aside(store: Path, name: str) -> int:
 
 
 def waiting_removals(store: Path) -> list[str]:
-    """Return the names of folders that interrupted removals left to be deleted, sorted."""
+    """Return the names of folders in `removed`, which interrupted removals left, sorted.
+
+    `delete_aside` takes these names. A removal that is under way is listed too.
+    """
     with _removed(store) as folder:
         return [] if folder is None else sorted(os.listdir(folder))
 
@@ -77,8 +81,8 @@ def waiting_removals(store: Path) -> list[str]:
 def finish_removals(store: Path) -> tuple[int, list[str]]:
     """Delete the folders that interrupted removals left.
 
-    Return how many were deleted, and for each other folder a sentence that says why it was not. A
-    folder that another process is deleting right now is deleted by both together.
+    Return how many folders were deleted, and for each folder that was not a sentence that says why.
+    A folder that another process is deleting right now is deleted by both together.
     """
     done, problems = 0, []
     for name in waiting_removals(store):
@@ -106,9 +110,9 @@ def disk_bytes(path: Path) -> int:
 
 @contextmanager
 def _removed(store: Path) -> Iterator[int | None]:
-    """Open the folder `removed` of a store inside the `with`, without following a link.
+    """Hold the folder `removed` of a store open inside the `with`, without following a link.
 
-    The result is its descriptor, None where there is no such folder.
+    Yields the folder's descriptor; None where there is no such folder.
     """
     try:
         above = os.open(hidden(store), _FOLDER)

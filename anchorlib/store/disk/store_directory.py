@@ -37,7 +37,8 @@ _DEFAULT_ACL: Final = "system.posix_acl_default"
 def make_store(store: Path, *, fsync: bool) -> None:
     """Create a store's directory, and missing folders above it; do nothing where it exists.
 
-    fsync: wait until the new names are on disk. Raises OSError.
+    fsync: whether to wait until the new folders are on disk. Raises OSError where the directory
+    cannot be made, or `store` is no directory.
     """
     above = [path for path in (store, *store.parents) if not path.exists()]
     if above:
@@ -51,9 +52,9 @@ def make_store(store: Path, *, fsync: bool) -> None:
 
 
 def check_writable(store: Path) -> None:
-    """Raise OSError where a store cannot be written; a full file system is no error here.
+    """Raise OSError where this process cannot write into a store; a full disk is no error here.
 
-    To find out, a file is made in the store's folder for temporary files, and deleted again. That
+    To find out, a file is made in the store's folder for temporary files, and deleted again. The
     folder is made where it is missing.
     """
     tmp = hidden(store) / "tmp"
@@ -71,9 +72,9 @@ def check_writable(store: Path) -> None:
 def unmade_store(store: Path) -> Iterator[Path]:
     """Yield a temporary folder in which runs of `store` are prepared, as if it were a store.
 
-    It is on the file system of `store`, so that a rename moves a finished run into `store`. No
-    listing of `store` shows the folder. It is deleted at the end, with everything that was not
-    moved out of it.
+    The folder is on the file system of `store`, so that a rename moves a finished run into `store`.
+    No listing of `store` shows the folder. At the end of the `with` it is deleted, with everything
+    that was not moved out.
     """
     made = NodeWriter(store).fresh()
     made.mkdir()

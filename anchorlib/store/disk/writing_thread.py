@@ -15,7 +15,10 @@ __all__ = ["Owner"]
 
 
 class Owner:
-    """The only thread that may write with a writer: the first one that calls `enter`."""
+    """Knows the only thread that may write with a writer: the first thread that calls `enter`.
+
+    revoked: whether `revoke` was called.
+    """
 
     __slots__ = ("_thread", "revoked")
 
@@ -36,10 +39,13 @@ class Owner:
         self.check()
 
     def check(self) -> None:
-        """Raise StoreError once `revoke` was called; called before each operation on a file."""
+        """Raise StoreError if `revoke` was called; to be called before each operation on a file."""
         if self.revoked:
             raise StoreError("the session closed before this was written")
 
     def revoke(self) -> None:
-        """Forbid all writing after the present file operation; any thread may call this."""
+        """Forbid all writing after the present file operation, without waiting for its end.
+
+        Any thread may call this.
+        """
         self.revoked = True

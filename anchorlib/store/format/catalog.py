@@ -43,10 +43,14 @@ _ARRAY: Final = re.compile(r"[a-z]+(_[0-9]+)?")
 class Catalogue:
     """The content of all catalogue lines of one rank that were read so far.
 
-    gaps: observations that were not recorded. edges: lineage (what each value was computed from).
+    state: "open", or "closed" once the session was closed.
+    attempts, series, forms, phases: by number; the table refers to these numbers. A form is what
+    records of one dtype and shape have in common.
+    gaps: counts of observations that were not recorded. edges: lineage (what each value was
+    computed from).
     published: how many rows zarr readers other than anchorlib's see, with labels beside the values.
     checked: the first row with a checksum; None where no row has one.
-    stated_bytes: bytes of the lines so far, by the key that says what a line is ("series", …).
+    stated_bytes: bytes of the lines so far, by the key that says what a line is, such as "series".
     keeps_statements: whether gaps and edges are kept in memory.
     older: the fields that only catalogues of format 1 have, see `format1`.
     """
@@ -105,7 +109,7 @@ class Catalogue:
                 return
 
     def owners(self, table: Any) -> tuple[Array, Array]:
-        """Return two arrays: the number of each row's form (dtype and shape), and of its series.
+        """Return two arrays: the number of each row's form (dtype and shape), and of each's series.
 
         table: a structured array of table rows, or a mapping from column names to arrays.
         """
@@ -127,7 +131,7 @@ class Catalogue:
         return self.series[series].seed ^ self.forms[form].seed
 
     def forget_statements(self) -> None:
-        """Drop gaps (observations not recorded) and lineage (from what values were computed).
+        """Drop gaps (observations not recorded) and lineage (what values were computed from).
 
         Gaps and lineage in later lines are ignored too. Writers call this: they need neither.
         """
@@ -140,10 +144,12 @@ class Catalogue:
 def _series_of(line: bytes, checked: bool) -> SeriesEntry | None:  # noqa: FBT001
     """Parse a catalogue line of a series; return None for a line with unexpected keys.
 
-    For None the caller parses the line by the slower way that all other lines take. The ranks of a
-    job have equal series lines, and results are cached, so each different line is parsed once.
+    After None the caller has to parse the line in the slower way that all other lines take. The
+    ranks of a job have equal series lines, and results are cached, so each different line is parsed
+    once.
+
     checked: whether the lines of this catalogue have checksums. Raises ValueError where the line
-        does not fit its checksum, or has none although `checked`.
+        does not fit its checksum, or has no checksum although `checked` is True.
     """
     entry = mapping(json.loads(line))
     if not is_sound(line) and (checked or is_sound(line) is False):

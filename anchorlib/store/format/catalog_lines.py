@@ -3,7 +3,7 @@
     {"rank": 0, "version": 2, "uid": "9f…", "created_ns": …, "checked": 0}   the first line
     {"attempt": 0, "writer_id": "…", "first_row": 0, "order_base": 0, "started_ns": …, "header": {}}
     {"series": 0, "name": "fc1", "kind": "grad", "mode": "all"}
-    {"form": 0, "dtype": "float32", "shape": [10]}                  flat: {"width": 8} for a shape
+    {"form": 0, "dtype": "float32", "shape": [10]}                  a flat form: "width" for "shape"
     {"array": 0, "rows": 26214}                                     form 0 keeps values now
     {"phase": 0, "name": "train"}
     {"gap": {…}, "attempt": 0}   {"edges": {…}, "attempt": 0}
@@ -14,10 +14,10 @@ A form is what records of one dtype and shape have in common (`form`); a flat fo
 many shapes. An attempt is what one writer recorded of the rank.
 
 Lines are only ever appended, and later lines win. A line is complete when its line end is there:
-bytes behind the last line end were cut off by a crash. Keys that this version does not know are
-ignored. Each line ends with its own checksum, `"check": "<hex>"`; catalogues without a `checked`
-entry were made by an older writer, whose lines have none. Rows have checksums from row `checked`
-on.
+bytes behind the last line end are a line that is being written, or that a crash cut off. Keys that
+this version does not know are ignored. Each line ends with its own checksum, `"check": "<hex>"`;
+catalogues without a `checked` entry were made by an older writer, whose lines have no checksums.
+Rows have checksums from row `checked` on.
 
 `writer_id` is the claim of the attempt's writer, that is, a hash of the writer's secret: whoever
 reads the hash still cannot continue the attempt in that writer's place. `format1` says what differs
@@ -52,17 +52,23 @@ __all__ = [
 class Attempt:
     """What one writer recorded of a rank; each resume of the rank adds an attempt.
 
-    claim: the hash of the writer's secret (`anchorlib.claims`), by which the writer may continue
+    claim: the hash of the writer's secret (`anchorlib.claims`). Whoever has the secret may continue
         this attempt; empty where nobody may.
-    header: facts about the attempt, such as versions, with the entries that were added since it
-        began.
+
+    header: facts about the attempt, such as versions, with the entries that were added since the
+        attempt began.
+
     first_row: the attempt's first row in the rank's table. order_base: what is added to the `order`
         of its records, so that `order` keeps growing over attempts.
+
     first: the number of the record in `first_row`, as the writer counts the records it sends; above
         0 where another collector that shares the rank has the records before.
-    begins: where several collectors share the rank, how the attempt began: "new", "anew" or
-        "resumed", see `parts.Begins`; "" where one collector has the whole rank.
-    restart: how often the launcher had restarted the job; None where that is not known.
+
+    begins: where several collectors share the rank, how the attempt began: "new" under a name that
+        no run had, "anew" in place of earlier records, "resumed" behind them; "" where one
+        collector has the whole rank.
+
+    restart: how often the launcher had restarted the job; None where this is not known.
     """
 
     number: int
@@ -128,16 +134,18 @@ def header_line(attempt: int, entries: Mapping[str, Any]) -> dict[str, Any]:
 def gap_line(attempt: int, gap: Gap) -> dict[str, Any]:
     """Return the catalogue entry of a gap (observations of a tensor that were not recorded).
 
-    Its count is a total, so the newest line of an attempt's gap replaces the earlier ones.
+    The count is a total, so that a later line with the same series and reason replaces the earlier
+    lines of attempt number `attempt`.
     """
     return {"gap": asdict(gap), "attempt": attempt}
 
 
 def read_gap(fields: Mapping[str, Any]) -> Gap:
-    """Return the gap (observations that were not recorded) that these fields describe.
+    """Return the gap (observations that were not recorded) that `fields` describe.
 
     fields: those of `Gap` by name, read from a catalogue line or an index. Raises ValueError,
-        KeyError or TypeError for fields that no writer made.
+        KeyError or TypeError where a field is missing, or has a value of another type or out of
+        bounds.
     """
     return Gap(
         text(fields["name"]),
@@ -151,7 +159,7 @@ def read_gap(fields: Mapping[str, Any]) -> Gap:
 
 
 def whole_lines(raw: bytes) -> tuple[list[bytes], int]:
-    """Split `raw` into its complete lines; return them, and the offset behind the last one.
+    """Return the complete lines of `raw`, without line ends, and the offset behind the last one.
 
     What follows that offset is a line that is not written to its end yet, or zeros.
     """

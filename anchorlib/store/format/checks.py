@@ -37,8 +37,8 @@ def seed_of(*values: Any) -> int:
 def flat_seed(seed: int, offset: int, shape: Sequence[int]) -> int:
     """Return the checksum seed of one row of a flat form, whose records have many shapes.
 
-    seed: the XOR of the series' and the form's seed. offset: where the record's elements begin.
-        shape: the record's shape as stored, padded with -1.
+    seed: the XOR of the series' and the form's seed. offset: the index, in the form's array, of the
+        record's first element. shape: the record's shape as stored, padded with -1.
     """
     return xxhash.xxh3_64_intdigest(struct.pack(f"<{len(shape) + 1}q", offset, *shape), seed)
 
@@ -50,7 +50,7 @@ def seal_line(line: bytes) -> bytes:
 
 
 def is_sound(line: bytes) -> bool | None:
-    """Return whether a catalogue line fits the checksum at its end; None where it has none."""
+    """Return whether a catalogue line fits the checksum at its end; None for a line without one."""
     body, tail = line[:-_SEALED], line[-_SEALED:]
     if not tail.startswith(_SEAL):
         return None

@@ -1,10 +1,12 @@
-"""Statements of lineage (from what a tensor was computed) as lines of a rank's catalogue.
+"""Statements of lineage (what a tensor was computed from) as lines of a rank's catalogue.
 
 {"edges": {"name": "tanh1", "phase": "train", "pass": 0, "call": 0, "shape": [8, 4], "step": 0,
            "parents": [["fc1", 0, 0, null, ""]], "ops": ["TanhBackward0"], "inputs": [[-1]],
            "missing": [], "grad": true}, "attempt": 0}
 
-"arguments" has one text for each of the "ops"; it is left out where no operation has arguments.
+A parent is [name, call, steps back, pass, phase], see `record.Parent`; `record.Edges` says what the
+other fields mean. "arguments" has one text for each of the "ops"; it is left out where no operation
+has arguments.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ EdgesKey = tuple[int, str, str, int, int, tuple[int, ...], int]
 def edges_key(edges: Edges) -> EdgesKey:
     """Return the key of a statement of lineage, that is, of what a value was computed from.
 
-    The key is the attempt, name, phase, pass, call, shape and step of the value. An attempt (what
-    one writer records) writes one statement for each key.
+    The key is the attempt, name, phase, pass, call, shape and step of the value. In an attempt
+    (what one writer records) only the first statement with a key counts.
     """
     return (
         edges.attempt,
@@ -63,9 +65,9 @@ def edges_line(edges: Edges) -> dict[str, Any]:
 
 
 def read_edges(entry: Mapping[str, Any]) -> Edges:
-    """Parse a catalogue entry as a statement of lineage: what a value was computed from.
+    """Return the statement of lineage (what a value was computed from) in a catalogue entry.
 
-    Raises KeyError, TypeError or ValueError for any other entry.
+    Raises KeyError, TypeError or ValueError for an entry that is no valid statement of lineage.
     """
     fields = mapping(entry["edges"])
     parents = tuple(_parent(*items(parent)) for parent in items(fields["parents"]))
@@ -96,7 +98,7 @@ def read_edges(entry: Mapping[str, Any]) -> Edges:
 def check_stated(edges: Edges) -> Edges:
     """Return `edges` unchanged if `read_edges` can parse the catalogue line made of it.
 
-    Otherwise raise StoreError, because readers would take that line for damage: for example a line
+    Otherwise raise StoreError, because readers would take the line for damage. An example is a line
     with a symbolic size of torch in its shape.
     edges: a statement of lineage, that is, of what a value was computed from.
     """

@@ -52,7 +52,7 @@ def flag(value: Any) -> bool:
 def items(value: Any) -> Sequence[Any]:
     """Return `value` if it is a list or a tuple; otherwise raise ValueError.
 
-    Entries that have not been through JSON hold tuples in place of lists.
+    Tuples are allowed because entries that have not been through JSON yet hold tuples.
     """
     if not isinstance(value, list | tuple):
         raise ValueError(f"{_shown(value)} is no list")
@@ -60,7 +60,7 @@ def items(value: Any) -> Sequence[Any]:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Return a list or tuple of str as a tuple; raise ValueError for anything else."""
+    """Return `value`, a list or tuple of str, as a tuple; raise ValueError for anything else."""
     return tuple(map(text, items(value)))
 
 

@@ -24,16 +24,18 @@ class Form:
     """One form as the catalogue describes it: records of one dtype and shape share its arrays.
 
     A flat form instead holds records of one dtype and many shapes, their elements end to end.
-    shape: the shape of its records; None for a flat form, which stores each record's shape as
-        `ndim` numbers (-1 behind the end of a shape).
+
+    id: the number of the form in its rank. dtype: torch's name without "torch.".
+    shape: the shape of its records; None for a flat form.
+    ndim: how many axes the shape has. A flat form stores each record's shape as `ndim` numbers, -1
+    behind the end of a shape.
     group: the zarr group of its arrays, as a path below the rank.
     array: the name of the array of its values; None until the first values are stored.
     rows: how many records (elements, where the form is flat) a chunk of that array holds.
-    starts, shapes: names of the arrays that say where each record of a flat form begins, and its
-        shape.
-    labels: the columns of the table that are repeated beside the values, each with the name of the
-        array that repeats it.
-    label_rows: how many records a chunk of such an array holds.
+    starts, shapes: names of the arrays that say where each record of a flat form begins, and what
+    shape the record has.
+    labels: (column, array) for each column of the table that is repeated beside the values, in the
+    array of that name. label_rows: how many records a chunk of such an array holds.
     """
 
     id: int
@@ -88,9 +90,9 @@ def new_form(number: int, dtype: str, shape: tuple[int, ...] | int) -> Form:
 
 
 def shape_of(sizes: Any) -> tuple[int, ...]:
-    """Return the shape that a catalogue line states as a list of sizes, as a tuple.
+    """Return a shape as a tuple, from the list of sizes in a catalogue line.
 
-    Raises ValueError where no array can have such a shape.
+    Raises ValueError where no array can have such a shape, or `sizes` is no list of sizes.
     """
     shape = tuple(whole(size, most=_MOST) for size in items(sizes))
     if len(shape) > MOST_DIMS or prod(shape) > _MOST_ELEMENTS:

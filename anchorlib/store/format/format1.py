@@ -1,14 +1,15 @@
 """What differs in runs of format 1, which anchorlib 0.1 wrote and every later one reads.
 
     rank<r>/records/variant                     in place of `series` and `form`
-    rank<r>/tensors/<name>/<kind>/value         one for each series and shape: value_1 …, flat_8 …
+    rank<r>/tensors/<name>/<kind>/value         one for each variant: value, value_1, flat_2
                                  /step pass_index call
 
     {"series": 0, "name": "fc1", "kind": "grad", "mode": "all", "path": "fc1/grad"}
-    {"variant": 0, "series": 0, "dtype": "float32", "shape": [10]}   flat: {"ndim": 2} for a shape
+    {"variant": 0, "series": 0, "dtype": "float32", "shape": [10]}   many shapes: "ndim" for "shape"
     {"array": 0, "name": "value", "rows": 3276}
 
-A variant is one dtype and shape of one series. Readers treat each variant as a form.
+A variant is one dtype and shape of one series; a flat variant has many shapes. Readers treat each
+variant as a form (in later formats: one dtype and shape, of all series).
 """
 
 from __future__ import annotations
@@ -48,9 +49,8 @@ class Format1:
     """What a catalogue of format 1 says for which `Catalogue` has no field of its own.
 
     A variant is one dtype and shape of one series.
-    paths: the zarr group of each series, by the number of the series. owners: the series of each
-        variant, by the variant's number.
-    counts: how many variants each series has so far.
+    paths: for each series number, the path of its zarr group. owners: for each variant number, the
+    number of its series. counts: {series number: how many variants it has so far}.
     """
 
     paths: list[str] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Format1:
         )
 
     def identity(self, form: Form, series: tuple[str, str, str]) -> int:
-        """Return the seed of the checksums of a variant's rows.
+        """Return the number that seeds the checksums of a variant's rows.
 
         form: the variant. series: the (name, kind, mode) of the series that the variant belongs to.
         """
@@ -102,11 +102,13 @@ def columns_of(version: int) -> Mapping[str, np.dtype[Any]]:
 
 
 def older_arrays(form: Form, rows: int, elements: int) -> dict[str, ArrayShape]:
-    """Return the layout of each array of a variant of format 1 that keeps values, by name.
+    """Return {name: layout} of each array of a variant of format 1 that keeps values.
 
-    A variant is one dtype and shape of a series. rows, elements: how many records, and elements of
-    them all, the variant has. Labels (arrays of step, pass and call) are left out where there are
-    no rows.
+    A variant is one dtype and shape of a series. Labels (arrays of step, pass and call) are left
+    out where there are no rows.
+
+    form: the variant. rows: how many records it has. elements: how many elements these have
+    together; used only for a variant of many shapes.
     """
     storage, value = dtypes.dtype(form.dtype).storage, str(form.array)
     suffix = value.removeprefix("value").removeprefix("flat")

@@ -2,8 +2,8 @@
 
     <store>/<run>.zarr/                              group
         rank<r>/                                     group, attributes.anchor: state, attempts
-            catalog                                  uint8, JSON lines: series, forms, gaps, …
-            records/<column>                         one row a record; `seq` last
+            catalog                                  uint8, JSON lines, see `catalog_lines`
+            records/<column>                         one row a record; `seq` is written last
             forms/float32_8x8/value                  (record, 8, 8): one array a dtype and shape
                              /series step pass_index call
             forms/flat_float32/value                 elements of records of many shapes
@@ -14,9 +14,10 @@
     <store>/.anchor/locks/<run>.rank<r>.lock         the lock of that rank's writer
     <store>/.anchor/tmp/                             files and nodes before they are put in place
 
-The name of the run becomes a path on disk; names of tensors and phases do not, the catalogue and
-attributes hold them. No file or folder of a run has a name that begins with a dot, so a key with
-such a segment is refused everywhere.
+A form is what records of one dtype and shape have in common; a flat form holds records of one dtype
+and many shapes. The name of the run becomes a path on disk. Names of tensors and phases do not:
+they stand in the catalogue and in attributes. No file or folder of a run has a name that begins
+with a dot, so a key (path below the store) with such a segment is refused everywhere.
 """
 
 from __future__ import annotations
@@ -133,11 +134,11 @@ PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def segment(name: str) -> str:
-    """Return `name` as a path segment: percent-encoded, of at most 120 bytes.
+    """Return `name` as a path segment (one file name): percent-encoded, of at most 120 bytes.
 
-    The segment does not begin with "." as hidden files do, nor with "__", and is no name that zarr
-    itself uses. Different names give different segments; two of them may differ in nothing but
-    upper and lower case.
+    A longer segment is cut, with a hash. The segment does not begin with "." as hidden files do,
+    nor with "__", and is no name that zarr itself uses. Different names give different segments,
+    which on some file systems may still be one file: two segments may differ in case alone.
     """
     encoded = "".join(chr(b) if b in PLAIN else f"%{b:02X}" for b in name.encode())
     if encoded.startswith((".", "__")) or encoded in ("zarr.json", "c"):
@@ -146,16 +147,19 @@ def segment(name: str) -> str:
 
 
 def hashed_segment(name: str, encoded: str) -> str:
-    """Return a short path segment for a long `name`: the start of `encoded`, and a hash.
+    """Return a short path segment for a long `name`: the start of `encoded`, and a hash of `name`.
 
-    The two are joined by `%-`, which percent-encoding never yields, so `segment` returns the result
-    for no other name.
+    The two are joined by `%-`, which percent-encoding never yields, so that no short name has the
+    same segment. encoded: the percent-encoded name.
     """
     return f"{encoded[:PREFIX_BYTES]}%-{xxhash.xxh3_64_hexdigest(name.encode())}"
 
 
 def kind_segment(kind: str, mode: str | None) -> str:
-    """Return the path segment of a series below its name: the kind, and the mode if given."""
+    """Return the path segment of a series' kind, and of its mode unless that is None.
+
+    The segment stands below the segment of the series' name.
+    """
     return segment(kind) if mode is None else segment(f"{kind}@{mode}")
 
 
@@ -174,9 +178,10 @@ def hidden(store: Path) -> Path:
 
 
 def rank_name(rank: int, part: int = 0) -> str:
-    """Return the name of the zarr group of one rank, or of part `part` of that rank.
+    """Return the name of the zarr group of part `part` of a rank: "rank3", or "rank3.p1".
 
     Where several collectors share a rank, each holds a part of it; part 0 is the first collector's.
+    A rank at a single collector has part 0 alone.
     """
     return f"rank{rank}.p{part}" if part else f"rank{rank}"
 
@@ -191,9 +196,9 @@ def claim_key(rank: int, part: int = 0) -> str:
 
 
 def rank_of(name: str) -> int | None:
-    """Return the rank that owns the group `name` (`rank3`, or `rank3.p1`, a part of that rank).
+    """Return the rank number in the name of a zarr group: 3 for `rank3` and for `rank3.p1`.
 
-    None where `name` is the name of no rank's group.
+    None where `name` is not the name of a rank or of a part of a rank.
     """
     match = _RANK.fullmatch(name)
     return int(match[1]) if match else None
@@ -216,8 +221,8 @@ def form_name(dtype: str, shape: tuple[int, ...]) -> str:
 def flat_width(ndim: int) -> int:
     """Return how many numbers a flat form stores for the shape of a tensor with `ndim` axes.
 
-    They are 8 for up to 8 axes, else 64, so that tensors with different numbers of axes can have
-    one form. The numbers behind the end of a shape are -1.
+    The result is 8 for up to 8 axes, else 64, so that tensors with different numbers of axes can
+    have one form. The numbers behind the end of a shape are -1.
     """
     return FLAT_DIMS if ndim <= FLAT_DIMS else 64
 
@@ -231,7 +236,10 @@ def flat_name(dtype: str, width: int) -> str:
 
 
 def chunk_key(chunk: int, dims: int) -> str:
-    """Return the file name of chunk number `chunk` of an array whose records have `dims` axes."""
+    """Return the file name of chunk number `chunk` of an array whose records have `dims` axes.
+
+    Chunks are counted along the first axis, that of the records; each has all of the other axes.
+    """
     return f"c.{chunk}" + ".0" * dims
 
 
@@ -244,8 +252,8 @@ def chunk_number(name: str) -> int | None:
 def digests_key(name: str) -> str:
     """Return the key of the object that holds the digests of all ranks of an archived run.
 
-    Digests are hashes of the records of each range of steps, by which runs are compared. name: the
-    SHA-256 of that object, in hex.
+    Digests are hashes of the records of each range of steps, by which runs are compared. The key is
+    relative to the run's folder. name: the SHA-256 of that object, in hex.
     """
     return f"digests-{name[:16]}.json.zst"
 
@@ -253,15 +261,16 @@ def digests_key(name: str) -> str:
 def steps_key(name: str) -> str:
     """Return the key of the object with counts, extremes and histograms of each step of a run.
 
-    Only archived runs have such an object. name: its SHA-256, in hex.
+    Only archived runs have such an object. The key is relative to the run's folder. name: the
+    SHA-256 of the object, in hex.
     """
     return f"steps-{name[:16]}.json.zst"
 
 
 def is_key_of_all_ranks(key: str) -> bool:
-    """Return whether `key` is the name of a file that is about all ranks of an archived run.
+    """Return whether `key` has the form of the keys that `digests_key` and `steps_key` return.
 
-    `digests_key` and `steps_key` make such names.
+    Such a file of an archived run is about all ranks.
     """
     return _OF_ALL_RANKS.fullmatch(key) is not None
 

@@ -23,7 +23,8 @@ __all__ = ["ArrayShape", "Growing", "array_json", "group_json", "stamp"]
 class ArrayShape:
     """An array as zarr.json describes it; its first dimension grows, its chunks are raw bytes.
 
-    chunks: elements of a chunk along each axis. dimensions: names of the axes.
+    chunks: how many elements a chunk has along each axis. dimensions: names of the axes.
+    attributes: what the array's zarr.json says under "attributes".
     """
 
     dtype: np.dtype[Any]
@@ -36,7 +37,7 @@ class ArrayShape:
 def stamp(**fields: Any) -> dict[str, Any]:
     """Return the attributes of a zarr group or array, all below the one key "anchor".
 
-    fields: attributes to add to the format and its version.
+    fields: attributes to add there, beside the name and version of the store's format.
     """
     return {"anchor": {"format": FORMAT, "version": VERSION, **fields}}
 
@@ -47,7 +48,7 @@ def group_json(attributes: Mapping[str, Any]) -> bytes:
 
 
 def array_json(array: ArrayShape) -> bytes:
-    """Return the zarr.json of an uncompressed array with its chunk files ("c.0.0") beside it."""
+    """Return the zarr.json of an array whose chunks are uncompressed files such as "c.0.0"."""
     grid = {"name": "regular", "configuration": {"chunk_shape": array.chunks}}
     return _dump(
         {
@@ -63,7 +64,8 @@ def array_json(array: ArrayShape) -> bytes:
 class Growing:
     """The zarr.json of an array whose first dimension grows, as text with the length left open.
 
-    The constructor raises ValueError for an array that already has a row.
+    array: the array when it has no rows. The constructor raises ValueError for an array that has a
+    row already.
     """
 
     def __init__(self, array: ArrayShape) -> None:
@@ -116,10 +118,10 @@ def _dump(document: Mapping[str, Any]) -> bytes:
 
 
 def json_value(value: object, depth: int = HEADER_DEPTH) -> Any:
-    """Return `value` as JSON can hold it: NaN and infinities become null, keys become text.
+    """Return a copy of `value` that JSON can hold: NaN and infinities become None, keys text.
 
-    depth: how deep lists and mappings may be nested in `value`. Raises TypeError where they are
-        nested deeper, and for a value that JSON cannot hold.
+    depth: how many levels of lists and mappings `value` may have, counting a plain value inside as
+        a level. Raises TypeError where there are more, and for a value that JSON cannot hold.
     """
     if not depth:
         raise TypeError(f"it nests lists and mappings more than {HEADER_DEPTH} deep")

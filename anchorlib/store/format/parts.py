@@ -25,9 +25,11 @@ ANEW: Final = "anew"
 class Part:
     """The piece of a rank that a writer writes into the store of one of several collectors.
 
-    number: the position of this collector in the rank's order of collectors.
-    first: the number of the first record that is written here, as the writer counts the records it
-        sends.
+    number: the position of this collector in the rank's order of collectors, from 0.
+
+    first: the number of the first record that is written here, as the writer counts the records
+        that it sends to any collector.
+
     restart: how often the job was restarted, as its launcher counts; None where the launcher does
         not count.
     """

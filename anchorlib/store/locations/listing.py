@@ -23,7 +23,8 @@ def listed_ranks(run: Location) -> list[int]:
 def listed_parts(run: Location) -> list[PartKey]:
     """Return (rank, part) for each group of a rank at a run's location, ascending.
 
-    A name such as "rank3" counts even where it is no folder: opening that rank raises an error.
+    Where several collectors share a rank, each holds a part of it; a whole rank is part 0. A name
+    such as "rank3" counts even where it is no folder: opening that rank raises an error.
     """
     names = (entry.rstrip("/") for entry in run.list(""))
     parts = ((rank_of(name), part_of(name)) for name in names)

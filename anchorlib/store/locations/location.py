@@ -1,7 +1,8 @@
 """Locations, from which stored bytes are read: a directory, or a collector that serves one.
 
-A location reads the bytes of a key ("run1.zarr/rank0/catalog/c.0") and lists the names below a key,
-so every query runs unchanged on a directory, a collector or an object store.
+A key is the path of a file, relative to the location ("run1.zarr/rank0/catalog/c.0"). A location
+reads the bytes of the file at a key and lists the names in a folder, so every query runs unchanged
+on a directory, a collector or an object store.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class Location(Protocol):
 
 
 class RowSource(Protocol):
-    """The rows of one array, at a location that does not store them in chunk files."""
+    """The rows of one array, at a location that does not store them in chunk files.
+
+    Each method raises DamagedError where what it reads is damaged or missing.
+    """
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -70,18 +74,15 @@ class RowSource(Protocol):
         ...
 
     def span(self, start: int, stop: int) -> np.ndarray[Any, Any]:
-        """Return rows start … stop - 1, shape (stop - start, *shape). Raises DamagedError."""
+        """Return the rows `start` to `stop` - 1 as one array of shape (stop - start, *shape)."""
         ...
 
     def pick(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the given rows in the given order, shape (len(rows), *shape).
-
-        Raises DamagedError.
-        """
+        """Return the rows with the numbers `rows`, in that order, as (len(rows), *shape)."""
         ...
 
     def part(self, row: int, start: int, stop: int) -> np.ndarray[Any, Any]:
-        """Return elements start … stop - 1 of one row in C order, flat. Raises DamagedError."""
+        """Return the elements `start` to `stop` - 1 of one row, in C order, as a 1-d array."""
         ...
 
 
@@ -90,7 +91,10 @@ class RowLocation(ABC):
 
     @abstractmethod
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Return up to `length` bytes of the file at `key` from `start` on; None for no file."""
+        """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
+
+        length: None reads to the end of the file.
+        """
 
     @abstractmethod
     def list(self, prefix: str) -> list[str]:
@@ -101,7 +105,7 @@ class RowLocation(ABC):
 
     @abstractmethod
     def rows_of(self, key: str) -> RowSource | None:
-        """Return the rows of the array at `key`; None where there is no such array."""
+        """Return a source of the rows of the array at `key`; None where there is no such array."""
 
 
 class LocalLocation:
@@ -117,7 +121,8 @@ class LocalLocation:
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
 
-        Raises StoreError for a key that leads out of the directory, or to a link, pipe or device.
+        length: None reads to the end of the file. Raises StoreError for a key that leads out of the
+        directory, or to a link, pipe or device, and where the file cannot be read.
         """
         descriptor = self._open(key)
         if descriptor is None:
@@ -132,8 +137,8 @@ class LocalLocation:
     def read_into(self, key: str, start: int, out: memoryview) -> int | None:
         """Fill `out` with bytes of the file at `key` from `start` on.
 
-        Return how many bytes there were, at most the size of `out`; None where there is no file.
-        Raises StoreError as `get` does.
+        Return how many bytes were written into `out`, fewer than its size where the file ends;
+        None where there is no file. Raises StoreError as `get` does.
         """
         descriptor = self._open(key)
         if descriptor is None:
@@ -199,7 +204,8 @@ class CollectorLocation:
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
 
-        Raises StoreError for a key that leads out of the store, CollectorError.
+        length: None reads to the end of the file. Raises StoreError for a key that leads out of the
+        store, CollectorError where the collector refuses or does not answer.
         """
         if not is_safe_key(key):
             raise StoreError(f"{key!r} is no key of a store")
@@ -210,7 +216,7 @@ class CollectorLocation:
         """Return the names in a folder ("" is the root), sorted; names of folders end in "/".
 
         [] where there is no such folder. Raises StoreError for a key that leads out of the store,
-        CollectorError.
+        CollectorError where the collector refuses or does not answer.
         """
         if prefix.strip("/") and not is_safe_key(prefix.rstrip("/")):
             raise StoreError(f"{prefix!r} is no key of a store")
@@ -224,8 +230,8 @@ class CollectorLocation:
 def read_into(location: Location, key: str, start: int, out: memoryview) -> int | None:
     """Fill `out` with bytes of the file at `key` of a location, from `start` on.
 
-    Return how many bytes there were, at most the size of `out`; None where there is no file. Bytes
-    of a local file are read straight into `out`, without a copy.
+    Return how many bytes were written into `out`, fewer than its size where the file ends; None
+    where there is no file. Bytes of a local file are read straight into `out`, without a copy.
     """
     while isinstance(location, Within):
         key = location.prefix + key
@@ -257,7 +263,10 @@ class Within:
         self.prefix = prefix.strip("/") + "/"
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Return up to `length` bytes of the file at `key` from `start` on; None for no file."""
+        """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
+
+        length: None reads to the end of the file.
+        """
         return self.outer.get(self.prefix + key, start, length)
 
     def list(self, prefix: str) -> list[str]:

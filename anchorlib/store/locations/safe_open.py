@@ -34,8 +34,9 @@ _KINDS: Final = {
 def open_beneath(root: str, key: str) -> int | None:
     """Open the file at `key` below the folder `root`; return its descriptor, None for no file.
 
-    `root` itself may be a link. Raises StoreError for a link, pipe, socket or device at the key or
-    on the way to it, OSError where the system refuses.
+    None also where a folder is at `key`. `root` itself may be a link. Raises StoreError for a link,
+    pipe, socket or device at `key` or on the way to it, OSError where the system cannot open the
+    file for another reason. The caller has to close the descriptor.
     """
     folder, _, name = key.rpartition("/")
     above = _folder(root, folder)
@@ -62,9 +63,10 @@ def open_beneath(root: str, key: str) -> int | None:
 def names_beneath(root: str, folder: str) -> list[str]:
     """Return the names in a folder below `root` ("" is `root`), sorted; folders end in "/".
 
-    A name that begins with a dot is left out. A link to a folder is listed as a folder, so opening
-    it raises an error that says what it is. Empty where there is no folder. Raises StoreError for a
-    link, pipe, socket or device on the way, OSError where the system refuses.
+    Names that begin with a dot are left out. A link to a folder is listed as a folder; opening it
+    raises an error that says what it is. [] where there is no such folder. Raises StoreError for a
+    link, pipe, socket or device on the way, OSError where the system cannot open the folder for
+    another reason.
     """
     descriptor = _folder(root, folder)
     if descriptor is None:
@@ -81,9 +83,9 @@ def names_beneath(root: str, folder: str) -> list[str]:
 
 
 def _folder(root: str, key: str) -> int | None:
-    """Open the folder at `key` below `root`; return its descriptor, None for no folder.
+    """Open the folder at `key` below `root` ("" is `root`); return its descriptor or None.
 
-    Raises what `open_beneath` raises.
+    None means that there is no such folder. Raises what `open_beneath` raises.
     """
     try:
         descriptor = os.open(root, _ROOT)

@@ -1,7 +1,8 @@
 """The stores of several collectors as one location: each part of a rank is read from its collector.
 
-A run's folder is listed by asking all collectors. So a listing is complete, or it is an error: a
-CollectorError that names the collector which does not answer.
+A part is what one collector holds of a rank. A run's folder is listed by asking all collectors. So
+a listing is complete, or it is an error: a CollectorError that names the collector which does not
+answer.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ __all__ = ["SeveralCollectors"]
 
 
 class SeveralCollectors:
-    """The stores of several collectors as one location; they may share runs and ranks.
+    """The stores of several collectors as one location; the collectors may share runs and ranks.
 
-    Each part of a rank lies at one collector alone.
+    Each part of a rank has to lie at one collector alone.
     """
 
     def __init__(self, collectors: Sequence[CollectorLocation]) -> None:
@@ -27,7 +28,11 @@ class SeveralCollectors:
         self._owners: dict[str, CollectorLocation] = {}
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Return up to `length` bytes of the file at `key` from `start` on; None for no file."""
+        """Return up to `length` bytes of the file at `key` from `start` on; None for no file.
+
+        A file outside of ranks is taken from the first collector that has it. length: None reads to
+        the end of the file. Raises CollectorError where a collector that is asked does not answer.
+        """
         part = _part(key)
         if part is None:
             answers = (one.get(key, start, length) for one in self.collectors)
@@ -61,8 +66,8 @@ class SeveralCollectors:
     ) -> None:
         """Remember which collector has a part of a rank; raise StoreError where two have it.
 
-        key: the path of a listed name; one that is no group of a rank is ignored. owners: the names
-            listed so far, each with its collector.
+        key: the path of a name that `collector` lists; a path that is no group of a rank is
+            ignored. owners: {name: the first collector that lists it} of the names so far.
         """
         if _part(key) is None:
             return
@@ -82,7 +87,7 @@ class SeveralCollectors:
 
 
 def _part(key: str) -> str | None:
-    """Return the group of a rank or of a part of it ("run1.zarr/rank3") in which `key` lies.
+    """Return the group of a part of a rank, such as "run1.zarr/rank3", in which `key` lies.
 
     None where `key` lies in no such group.
     """

@@ -40,10 +40,10 @@ class LocationStore(Store):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Return bytes of the file at `key`; None where there is no file.
+        """Return bytes of the file at `key`, in `prototype`'s buffer; None where there is no file.
 
         A key with a segment that begins with a dot has no file. The file is read in a thread,
-        because locations wait for disks and networks.
+        because locations wait for disks and networks. byte_range: None for the whole file.
         """
         data = await asyncio.to_thread(self._read, key, byte_range)
         return None if data is None else prototype.buffer.from_bytes(data)
@@ -53,7 +53,7 @@ class LocationStore(Store):
         prototype: BufferPrototype,
         key_ranges: Iterable[tuple[str, ByteRequest | None]],
     ) -> list[Buffer | None]:
-        """Return several ranges of bytes, read concurrently; None for each key without a file."""
+        """Return the bytes of each (key, range), read concurrently; None where there is no file."""
         return list(await asyncio.gather(*(self.get(k, prototype, r) for k, r in key_ranges)))
 
     async def exists(self, key: str) -> bool:
@@ -66,7 +66,7 @@ class LocationStore(Store):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """Yield the keys of all files below a folder, at any depth."""
+        """Yield the keys of all files below the folder `prefix` ("" is the root), at any depth."""
         folder = prefix.rstrip("/")
         for name in await asyncio.to_thread(self._children, folder):
             path = f"{folder}/{name}".lstrip("/")
@@ -77,7 +77,7 @@ class LocationStore(Store):
                 yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Yield the names of files and folders directly in a folder."""
+        """Yield the names of the files and folders directly in the folder `prefix`, without "/"."""
         for name in await asyncio.to_thread(self._children, prefix.rstrip("/")):
             yield name.rstrip("/")
 

@@ -33,9 +33,9 @@ class ObjectAddress:
         return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
 
     def split(self) -> tuple[ObjectAddress, str]:
-        """Split the address of a run into the address of its store and the name of the run.
+        """Split the address of a run into (the address of its store, the name of the run).
 
-        The name is empty where the address is that of a bucket.
+        The name is "" where the address is that of a bucket.
         """
         outer, _, last = self.prefix.rpartition("/")
         store = ObjectAddress(self.scheme, self.bucket, outer)
@@ -48,10 +48,10 @@ def is_object_url(text: str) -> bool:
 
 
 def parse_object_url(text: str) -> ObjectAddress:
-    """Parse a URL into its bucket and prefix.
+    """Return the bucket and prefix that the URL of an object store names.
 
-    Raises OptionError for every other text, and for a URL with a user, a key or a query ("?"); that
-    URL is not shown in the error, as it may hold credentials, which belong in the environment.
+    Raises OptionError for every other text, and for a URL with a user, a key or a query ("?"). The
+    error does not show such a URL, as it may hold credentials, which belong in the environment.
     """
     scheme, _, rest = text.partition("://")
     if "@" in rest or "?" in rest:

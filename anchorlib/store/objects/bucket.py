@@ -39,7 +39,7 @@ class ObjectShelf:
         return ObjectLocation(self._client, self._address)
 
     def held(self, prefix: str) -> dict[str, ObjectMetadata]:
-        """Return size and ETag of all objects below the folder `prefix`, by their keys."""
+        """Return {key: size and ETag} of all objects below the folder `prefix`, "" for all."""
         import obstore
 
         objects: dict[str, ObjectMetadata] = {}
@@ -51,7 +51,7 @@ class ObjectShelf:
         return objects
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """Return the bytes of an object and its tag for `swap`; None for no object.
+        """Return (the bytes of an object, its tag for `swap`); None for no object.
 
         The tag is the ETag; on Google Cloud Storage it is the object's generation.
         """
@@ -87,10 +87,10 @@ class ObjectShelf:
         return True
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
-        """Replace the object at `key` if it still has this tag; return whether it has `data` now.
+        """Store `data` as the object at `key` if the object still has the tag `tag`.
 
-        So the result is True also where the object already had these bytes, and False where it was
-        changed otherwise or is gone.
+        `fetch` returned the tag. Return whether the object has the bytes of `data` now: True also
+        where it already had them, False where it was changed otherwise or is gone.
         """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -114,8 +114,8 @@ class ObjectShelf:
     def is_same(self, key: str, held: ObjectMetadata, data: bytes) -> bool:
         """Return whether the object at `key` has exactly the bytes of `data`.
 
-        held: the object as a listing showed it. Where its size fits and its ETag is not the MD5 of
-            the bytes, the object is read and compared.
+        held: the object's size and tag as `held` returned them. The object is read only where its
+            size fits and its ETag is not the MD5 of `data`.
         """
         if held.size != len(data):
             return False

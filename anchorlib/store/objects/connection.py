@@ -36,9 +36,9 @@ __all__ = [
 class RequestLimits:
     """How long an object store may take, in seconds, and how often a request is repeated.
 
-    request: for one request with all of its body. connect: for making a connection.
+    request: seconds for one request with all of its body. connect: seconds for making a connection.
     again: how often a request is repeated that failed or was answered with 5xx.
-    retrying: for all repetitions of a request together.
+    retrying: seconds for all repetitions of a request together.
     """
 
     request: float = 120.0
@@ -71,8 +71,8 @@ def connected(
 
     limits: None means the default limits.
     config: further settings of the store, as obstore names them.
-    Raises MissingExtraError without obstore, OptionError for an endpoint that is refused or a
-    setting that the client refuses.
+    Raises MissingExtraError where obstore is not installed, OptionError for an endpoint in the
+    environment that `_endpoint` refuses, CollectorError where the client refuses a setting.
     """
     try:
         from obstore import store as stores
@@ -104,10 +104,11 @@ def connected(
 
 
 def _endpoint(scheme: str) -> str:
-    """Return the endpoint that the environment sets, "" for the cloud's own.
+    """Return the URL of the object store that the environment sets; "" for the cloud's own.
 
-    Raises OptionError for an endpoint without TLS that is not on this machine: answers could be
-    changed on the way, and requests read.
+    scheme: "s3", "gs" or "az". Raises OptionError for a URL that holds a user or password, that is
+    malformed, or that has no TLS and is not on this machine: answers could be changed on the way,
+    and requests read.
     """
     chosen = ""
     for variable in _ENDPOINTS[scheme]:
@@ -139,9 +140,9 @@ def _check_endpoint(variable: str, text: str) -> None:
 def faults_named(address: ObjectAddress, doing: str, key: str = "") -> Iterator[None]:
     """Turn errors of a client inside the `with` into a CollectorError with a message of one line.
 
-    The message says what failed, where, and what to do. FileNotFoundError (no such object) and
-    errors because a condition of a write does not hold are raised unchanged.
-    doing: the beginning of the message, such as "cannot read".
+    The message says what failed, where, and what to do. FileNotFoundError (no such object), errors
+    because a condition of a write does not hold, and errors of anchorlib are raised unchanged.
+    doing: the beginning of the message, such as "cannot read". key: the object, for the message.
     """
     from obstore import exceptions as trouble
 
@@ -157,15 +158,15 @@ def faults_named(address: ObjectAddress, doing: str, key: str = "") -> Iterator[
 
 
 def no_bucket(error: Exception) -> bool:
-    """Return whether an error says that the bucket is missing, and not just the object."""
+    """Return whether an error says that the bucket is missing, and not just an object."""
     return re.search("<Code>(NoSuchBucket|ContainerNotFound)</Code>", str(error)) is not None
 
 
 def is_gone(error: Exception) -> bool:
     """Return whether an error says that the requested range begins at or behind the object's end.
 
-    Azure's store answers a range that begins right at the end with 206 and no bytes, which the
-    client reports as an error of its own.
+    Azure's store answers a range that begins right at the end with status 206 and no bytes, which
+    the client reports as an error of its own; this is recognised too.
     """
     return _status(error) == 416 or "StartTooLarge" in str(error)
 

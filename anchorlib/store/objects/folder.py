@@ -28,9 +28,10 @@ _LOCK: Final = "archiving.lock"
 class FolderShelf:
     """A directory in which archives are stored as objects; implements `Shelf`.
 
-    Objects survive power loss once they are stored. All writes are made one after the other, under
-    a lock of the directory. A tag changes whenever the bytes of its object do: `fetch` and `swap`
-    use a hash of the bytes, `held` uses inode and modification time.
+    Objects survive power loss once they are stored. Processes write one after the other, under a
+    lock of the directory, for which they wait. A tag is a text that changes whenever the bytes of
+    its object do: `fetch` and `swap` use a hash of the bytes, `held` uses inode and modification
+    time.
     """
 
     def __init__(self, root: Path) -> None:
@@ -48,7 +49,7 @@ class FolderShelf:
         return LocalLocation(self.root)
 
     def held(self, prefix: str) -> dict[str, ObjectMetadata]:
-        """Return size and tag of all files below the folder `prefix`, by their keys.
+        """Return {key: size and tag} of all files below the folder `prefix`, "" for all.
 
         A tag here is made of inode and modification time, so that listing reads no file. It is not
         the tag that `fetch` returns.
@@ -56,7 +57,7 @@ class FolderShelf:
         return dict(self._below(prefix.strip("/")))
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """Return the bytes of an object and a hash of them as its tag; None for no object."""
+        """Return (the bytes of an object, a hash of them as its tag); None for no object."""
         self._check(key)
         data = self.location.get(key)
         return None if data is None else (data, _tag(data))
@@ -78,10 +79,10 @@ class FolderShelf:
             return stored is None or stored[0] == data
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
-        """Replace the object at `key` if it still has this tag; return whether it has `data` now.
+        """Store `data` as the object at `key` if the object still has the tag `tag`.
 
-        So the result is True also where the object already had these bytes, and False where it was
-        changed otherwise or is gone.
+        `fetch` returned the tag. Return whether the object has the bytes of `data` now: True also
+        where it already had them, False where it was changed otherwise or is gone.
         """
         with self._alone():
             stored = self.fetch(key)
@@ -99,7 +100,7 @@ class FolderShelf:
     def is_same(self, key: str, held: ObjectMetadata, data: bytes) -> bool:
         """Return whether the file at `key` has exactly the bytes of `data`.
 
-        held: the file as a listing showed it. If its size fits, the file is always read to compare.
+        held: the file's size and tag as `held` returned them. The file is read if its size fits.
         """
         stored = self.fetch(key) if held.size == len(data) else None
         return stored is not None and stored[0] == data
@@ -133,7 +134,10 @@ class FolderShelf:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the lock of the directory, so that no other process writes objects meanwhile."""
+        """Hold the lock of the directory inside the `with`: no other process writes meanwhile.
+
+        Waits for the lock.
+        """
         with store_errors(f"cannot write into {quoted(str(self.root))}"):
             (folder := hidden(self.root)).mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -30,7 +30,9 @@ class ObjectLocation:
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """Return up to `length` bytes of the object at `key` from `start` on; None for no object.
 
-        Raises CollectorError for a store that cannot be reached.
+        The result is b"" where the object has no bytes from `start` on.
+        length: None reads to the end of the object. Raises CollectorError for a store that cannot
+        be reached, StoreError for a key that leads out of the prefix.
         """
         self._check(key)
         if length is not None and length <= 0:
@@ -64,7 +66,8 @@ class ObjectLocation:
     def list(self, prefix: str) -> list[str]:
         """Return the names in a folder ("" is the root), sorted; names of folders end in "/".
 
-        [] where there is no such folder. Raises CollectorError for a store that cannot be reached.
+        [] where there is no such folder. Raises CollectorError for a store that cannot be reached,
+        StoreError for a folder that leads out of the prefix.
         """
         import obstore
 

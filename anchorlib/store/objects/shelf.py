@@ -24,9 +24,9 @@ class ObjectMetadata:
 class Shelf(Protocol):
     """A place where archives are stored as objects by key, such as a prefix of a bucket.
 
-    The tag of an object is a text that changes whenever its bytes do, such as an ETag; `held` and
-    `fetch` may return different ones. Each method does what it promises even where the store's
-    answer to a request was lost.
+    The tag of an object is a text that changes whenever the object's bytes do, such as an ETag.
+    `held` and `fetch` may return different tags of an object. A request that is repeated because
+    its answer was lost does not change what a method does and returns.
     """
 
     @property
@@ -40,14 +40,15 @@ class Shelf(Protocol):
         ...
 
     def held(self, prefix: str) -> dict[str, ObjectMetadata]:
-        """Return size and tag of all objects below the folder `prefix`, by their keys.
+        """Return {key: size and tag} of all objects below the folder `prefix`, "" for all.
 
-        Raises CollectorError or StoreError where the shelf cannot be listed.
+        Raises CollectorError (an object store) or StoreError (a directory) where the shelf cannot
+        be listed.
         """
         ...
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """Return the bytes of an object and its tag for `swap`; None for no object."""
+        """Return (the bytes of an object, its tag for `swap`); None for no object."""
         ...
 
     def put(self, key: str, data: bytes) -> None:
@@ -62,10 +63,10 @@ class Shelf(Protocol):
         ...
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
-        """Replace the object at `key` if it still has this tag; return whether it has `data` now.
+        """Store `data` as the object at `key` if the object still has the tag `tag`.
 
-        So the result is True also where the object already had these bytes, and False where it was
-        changed otherwise or is gone.
+        `fetch` returned the tag. Return whether the object has the bytes of `data` now: True also
+        where it already had them, False where it was changed otherwise or is gone.
         """
         ...
 
@@ -76,7 +77,7 @@ class Shelf(Protocol):
     def is_same(self, key: str, held: ObjectMetadata, data: bytes) -> bool:
         """Return whether the object at `key` has exactly the bytes of `data`.
 
-        held: the object as a listing showed it. Where its size differs, the answer is False; where
-            its tag cannot tell, the object is read.
+        held: the object's size and tag as `held` returned them. Where the size differs, the answer
+            is False; where the tag cannot tell, the object is read.
         """
         ...

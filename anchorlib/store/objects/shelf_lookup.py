@@ -1,4 +1,4 @@
-"""Finds the shelf (for writing archives) or the location (for reading) that a text names."""
+"""Finds the place for archives that a text names, as a shelf (to write) or a location (to read)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ __all__ = ["object_location", "shelf_at"]
 def object_location(address: ObjectAddress) -> ObjectLocation:
     """Return the location of a bucket and prefix, for reading; no request is made yet.
 
-    Raises MissingExtraError without obstore, OptionError.
+    Raises MissingExtraError where obstore is not installed, OptionError where the environment names
+    an endpoint that is refused.
     """
     return ObjectLocation(connected(address), address)
 
@@ -27,7 +28,11 @@ def object_location(address: ObjectAddress) -> ObjectLocation:
 def shelf_at(text: str, limits: RequestLimits | None = None) -> Shelf:
     """Return the place for archives that a text names: s3://…, gs://…, az://…, or a directory.
 
-    Raises OptionError, MissingExtraError, StoreError.
+    No request is made yet, and no directory made. limits: how long an object store may take; None
+    for the default limits.
+
+    Raises OptionError for any other URL, and for an endpoint in the environment that is refused;
+    MissingExtraError where obstore is needed and not installed.
     """
     if is_object_url(text):
         address = parse_object_url(text)

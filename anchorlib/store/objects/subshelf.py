@@ -26,12 +26,12 @@ class ShelfWithin:
         return Within(self._outer.location, self._prefix)
 
     def held(self, prefix: str) -> dict[str, ObjectMetadata]:
-        """Return size and tag of all objects below the folder `prefix`, by their keys."""
+        """Return {key: size and tag} of all objects below the folder `prefix`, "" for all."""
         cut = len(self._prefix)
         return {key[cut:]: one for key, one in self._outer.held(self._prefix + prefix).items()}
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """Return the bytes of an object and its tag for `swap`; None for no object."""
+        """Return (the bytes of an object, its tag for `swap`); None for no object."""
         return self._outer.fetch(self._prefix + key)
 
     def put(self, key: str, data: bytes) -> None:
@@ -46,10 +46,10 @@ class ShelfWithin:
         return self._outer.create(self._prefix + key, data)
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
-        """Replace the object at `key` if it still has this tag; return whether it has `data` now.
+        """Store `data` as the object at `key` if the object still has the tag `tag`.
 
-        So the result is True also where the object already had these bytes, and False where it was
-        changed otherwise or is gone.
+        `fetch` returned the tag. Return whether the object has the bytes of `data` now: True also
+        where it already had them, False where it was changed otherwise or is gone.
         """
         return self._outer.swap(self._prefix + key, data, tag)
 
@@ -60,7 +60,7 @@ class ShelfWithin:
     def is_same(self, key: str, held: ObjectMetadata, data: bytes) -> bool:
         """Return whether the object at `key` has exactly the bytes of `data`.
 
-        held: the object as a listing showed it. Where its size differs, the answer is False; where
-            its tag cannot tell, the object is read.
+        held: the object's size and tag as `held` returned them. Where the size differs, the answer
+            is False; where the tag cannot tell, the object is read.
         """
         return self._outer.is_same(self._prefix + key, held, data)

@@ -25,8 +25,8 @@ class ColumnMemory:
     """Limits how many bytes all holders (readers that cache columns) cache together.
 
     A run of a thousand ranks is read rank by rank, and the memory for all their columns would grow
-    with the ranks. So when the limit is passed, the ranks that were read earliest drop their
-    columns. The holder that takes room always gets it, however much that is. Holders are referenced
+    with the ranks. So when the limit is passed, the holders that took room earliest drop what they
+    cache. The holder that takes room always gets it, however much it takes. Holders are referenced
     weakly: the room of a holder that was garbage-collected is free again.
 
     most: the limit in bytes; None is a quarter of the memory of this machine, or of its container
@@ -49,9 +49,10 @@ class ColumnMemory:
             return self._taken
 
     def take(self, holder: Holder, nbytes: int) -> None:
-        """Note that `holder` now caches `nbytes` bytes in all.
+        """Note that `holder` now caches `nbytes` bytes in all, in place of what it noted before.
 
-        Beyond the limit the holders that took room earliest are told to drop what they cache.
+        Where the limit is passed, the other holders are made to drop what they cache, one by one
+        from the holder that took room earliest, until the limit is kept or no other holder is left.
         """
         with self._lock:
             self._forget_gone()
@@ -69,7 +70,7 @@ class ColumnMemory:
             self._taken -= self._held.pop(self._gone.popleft(), 0)
 
     def unlock(self) -> None:
-        """Replace the lock in a forked child, since a thread of the parent may hold it."""
+        """Replace the lock in a forked child: a thread of the parent may hold the old one."""
         self._lock = threading.Lock()
 
 

@@ -1,9 +1,9 @@
 """Finds the last complete row of a copy that was made while its rank was being written.
 
-A copy takes a while. Rows that were committed before it began are complete in it. Rows that were
-committed during the copy are in the files copied late and not in those copied early: some of
-their columns, or their values, read as zeros. So the first row of that kind and all later rows
-are left out, and the rows before it are the run as it was at some commit.
+A copy takes a while. Rows that were committed before it began are complete in the copy. Rows that
+were committed meanwhile are in the files copied late and not in those copied early: some of their
+columns, or their values, read as zeros. So the first such row and all later rows are left out, and
+the rows before it are the run as it was at some commit.
 
 Only a rank that was never closed and that nobody writes is examined: its last rows, and the last
 values of each form (records of one dtype and shape). A rank that a dead process left behind has no
@@ -33,8 +33,8 @@ _TAIL: Final = 8  # bytes at the end of a record's values that tell whether they
 def whole_rows(run: Location, reader: RankReader) -> int:
     """Return how many rows of this rank come before the first row that was copied incompletely.
 
-    If no row was, these are all committed rows. A rank of format 1 is not examined: all its
-    committed rows count.
+    If no row was copied incompletely, the result is the number of all committed rows; also for a
+    rank of format 1, which is not examined.
     """
     if reader.catalogue.version == 1 or not reader.committed:
         return reader.committed
@@ -74,10 +74,10 @@ def _torn_rows(rank: Location, reader: RankReader, rows: int) -> int:
 
 
 def _lacks_column(rank: Location, reader: RankReader, first: int, stop: int) -> bool:
-    """Return whether some column was copied before rows first … stop - 1 were written to it.
+    """Return whether some column was copied before rows `first` to `stop` - 1 were written to it.
 
     In such a column the entries of all these rows are 0, and `_ends` says that they are missing.
-    Of the columns of histogram pairs, the entries that these rows refer to are examined.
+    In the columns of histogram bins, the entries that these rows refer to are examined.
     rank: the location of the rank that `reader` reads.
     """
     for name in COLUMNS:
@@ -96,7 +96,7 @@ def _lacks_column(rank: Location, reader: RankReader, first: int, stop: int) -> 
 
 
 def _ends(column: StoredRows, start: int, stop: int) -> bool:
-    """Return whether entries start … stop - 1 of a column are all 0 because they are missing.
+    """Return whether entries `start` to `stop` - 1 of a column are all 0 because they are missing.
 
     Zeros count as missing in columns in which a writer never writes 0, and in other columns if the
     entries just before `start` are not all 0.
@@ -110,8 +110,9 @@ def _ends(column: StoredRows, start: int, stop: int) -> bool:
 def _torn_values(reader: RankReader, rows: int) -> int:
     """Return the first row whose values were copied too early; `rows` where there is none.
 
-    The rows of each form (records of one dtype and shape) are examined from the last one backwards,
-    until one is met whose values are certainly complete: "whole", as `_state` says.
+    The rows of each form (records of one dtype and shape) are examined from the last row backwards,
+    until a row is met whose values are certainly complete: "whole", as `_state` says.
+    rows: only this many rows, from the first on, are examined.
     """
     every = np.arange(rows)
     kept = every[reader.kept(every)]
@@ -132,7 +133,8 @@ def _state(reader: RankReader, row: int) -> str:
 
     "zero" values are all 0 and fit their digest. Bytes that the copy lacks read as zeros too, so
     such a row does not show that the rows before it are complete. Values that cannot be read are
-    "torn". Damaged values whose last bytes are not all 0 are "whole": they were copied completely.
+    "torn". Values that do not fit their digest are "torn" if their last bytes are all 0, else
+    "whole": they were copied completely, and damaged otherwise.
     """
     try:
         value = reader.unchecked(row)

@@ -8,7 +8,9 @@ A part is what one collector holds of a rank. A session is what one writer recor
 whichever parts it lies (`sessions`). A record that two parts hold is read from one of them
 (`spans`). A joined rank has every method of `RankReader`. Its columns are put together from those
 of the parts, with new numbers for series, forms, phases and attempts; values are read from the
-parts. It is a snapshot: when a part has grown, the parts are joined anew.
+parts. A joined rank is a snapshot: when a part has grown, the parts have to be joined anew. A form
+is what records of one dtype and shape have in common; an attempt, what one writer recorded in a
+part.
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ _PAIRS: Final = 1 << 44  # times the index of a part: added to the numbers of it
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Consecutive rows start … stop - 1 of a joined rank, all of which come from one part.
+    """Rows `start` to `stop` - 1 of a joined rank, which are consecutive rows of one part.
 
-    A part is what one collector holds of the rank; a joined rank reads all parts as one.
     place: the index of the part. row: the number that row `start` has in that part.
     session: the number of the session (what one writer recorded) that these rows belong to.
-    order: what is added to the `order` (of execution) of these rows; each part counts its own.
+    order: what is added to the part's entries in the column `order` (of execution), as each part
+    counts its own.
     """
 
     start: int
@@ -55,10 +57,11 @@ class _Stretch:
 class JoinedRank(RankReader):
     """The parts of one rank (a part is what one collector holds) read as one rank.
 
-    parts: readers of the parts, refreshed, in the order of their numbers.
+    parts: readers of the parts, which the caller has refreshed, in the order of their numbers.
+    name: the run's name in errors.
 
-    Raises StoreError where records are missing between parts, and where two recordings have the
-    run's name.
+    Construction raises StoreError where records are missing between parts, and where the parts are
+    of two recordings that have the same name.
     """
 
     def __init__(self, parts: Sequence[RankReader], name: str) -> None:
@@ -101,10 +104,11 @@ class JoinedRank(RankReader):
     def _number(self, merged: Catalogue, place: int, own: Catalogue) -> None:
         """Add series, phases and forms of one part's catalogue `own` to the joined one, `merged`.
 
-        A part is what one collector holds of the rank; place: its index. Series, phases and forms
-        get new numbers in `merged`. A series or phase of several parts gets one number. A form
-        (dtype and shape) gets a number for each part, because each part has its own array of
-        values.
+        Series, phases and forms get new numbers in `merged`, and `_maps` is extended by these. A
+        series or phase that several parts have gets one number. A form (dtype and shape) gets a
+        number for each part, because each part has its own array of values.
+
+        place: the index of the part.
         """
         numbers = [self._series.number((one.name, one.kind, one.mode)) for one in own.series]
         for old, new in zip(own.series, numbers, strict=True):
@@ -123,8 +127,8 @@ class JoinedRank(RankReader):
         """Return one attempt in place of the attempts that a session has in the parts of the rank.
 
         A session is what one writer recorded, and has attempts in one or more parts. The header of
-        the result has the entries of all these attempts; where several have an entry of one name,
-        the latest wins.
+        the result has the entries of all these attempts; where several attempts have an entry of
+        one name, that of the latest attempt wins.
         row: the first row of the session in the joined table.
         """
         own = [attempt for _, attempt in session.attempts]
@@ -139,8 +143,9 @@ class JoinedRank(RankReader):
         """Add a session's gaps (observations not recorded) and lineage to the joined catalogue.
 
         A session (what one writer recorded) states the total of a gap to each collector that it
-        uses, so the largest of these totals is taken. Some gaps are found by a collector, such as
-        values for which it had no room: each collector counts its own, so these counts are added.
+        uses, so the largest of these totals is taken. Other gaps are found by collectors, such as
+        values for which a collector had no room. Each collector counts these by itself, so their
+        counts are added.
         """
         number = session.number
         for place, attempt in session.attempts:
@@ -188,16 +193,19 @@ class JoinedRank(RankReader):
     def refresh(self) -> None:
         """Do nothing, because a joined rank is a snapshot.
 
-        To see later records, join its parts anew.
+        To see later records, join the parts anew with `joined_rank`.
         """
 
     @property
     def version(self) -> tuple[int, int]:
-        """A pair of numbers that changes with every commit: rows, and bytes of all catalogues."""
+        """The pair (rows, bytes of the catalogues) of all parts together, when they were joined.
+
+        Parts that have other numbers now have grown since.
+        """
         return self._version
 
     def span(self, name: str, start: int, stop: int) -> Array:
-        """Return entries start … stop - 1 of a column, without caching them."""
+        """Return entries `start` to `stop` - 1 of column `name`, without caching them."""
         pieces = [
             self._piece(name, one, max(start, one.start), min(stop, one.stop))
             for one in self._stretches
@@ -219,7 +227,7 @@ class JoinedRank(RankReader):
         return entries
 
     def check_rows(self, rows: Array) -> None:
-        """Raise DamagedError where one of these rows does not fit its checksum.
+        """Raise DamagedError where one of the rows numbered `rows` does not fit its checksum.
 
         A row that was found to fit is not checked again.
         """
@@ -231,9 +239,11 @@ class JoinedRank(RankReader):
     def operations(self, attempt: int | None = None) -> list[Entry]:
         """Return the log of traced operations of all parts of the rank, each entry once.
 
-        attempt: None returns all entries. A number returns the entries of that attempt, and all
-            structures: entries that describe consecutive operations once, and that entries of any
-            attempt may refer to. Raises DamagedError where a log is damaged.
+        attempt: None for all entries. A number is that of an attempt of the joined rank: then the
+            result has the entries of this attempt and all structures, which are entries that
+            describe consecutive operations once, so that entries of any attempt may refer to them.
+
+        Raises DamagedError where a log is damaged.
         """
         numbers = {
             (place, one.number): session.number
@@ -285,8 +295,8 @@ class _Names:
 def _renumbered(numbers: Array, values: Array) -> Array:
     """Return `values` with each value v replaced by numbers[v].
 
-    A value that is no index of `numbers` is damage; it becomes the largest number of its dtype, so
-    that it stays out of range.
+    A value that is no index of `numbers` is damage. It becomes the largest number of its dtype, so
+    that readers find it out of range.
     """
     known = values < len(numbers)
     renumbered = np.full_like(values, np.iinfo(values.dtype).max)
@@ -311,8 +321,10 @@ def _add_gap(gaps: dict[GapKey, Gap], key: GapKey, gap: Gap) -> None:
 def joined_rank(parts: Sequence[RankReader], name: str) -> RankReader:
     """Return one reader of the rank that has these parts, in the order of their numbers.
 
-    A part is what one collector holds of the rank; a single part with all records is returned as it
-    is. Raises StoreError where records are missing between parts, or two recordings have the run's
-    name.
+    A part is what one collector holds of the rank. If there is a single part with all records, its
+    reader is returned as it is. Raises StoreError where records are missing between parts, or where
+    the parts are of two recordings that have the same name.
+
+    parts: readers of the parts. name: the run's name in errors.
     """
     return parts[0] if is_whole(parts) else JoinedRank(parts, name)

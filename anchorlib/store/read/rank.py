@@ -48,8 +48,10 @@ CATALOG_PART: Final = 1 << 20  # bytes of a catalogue that are parsed at a time
 class RankReader(RankTable):
     """Columns, values and catalogue of one rank, as of the last `refresh`.
 
-    name: the run's name in errors. part: the number of the part of the rank, see `format.parts`.
-    asked: the run and store that `find_run` was given, by which another process can find the rank
+    run: the location of the run. name: the run's name in errors.
+    part: the number of the part of the rank, where several collectors share it; else 0.
+
+    asked: (run, store) as `find_run` was given them, by which another process can find the rank
         (`pin_of`); None where the run was not found by name.
     """
 
@@ -78,7 +80,7 @@ class RankReader(RankTable):
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the rank was sealed, that is, archived in a form that never grows or changes."""
+        """Whether the rank was sealed, that is, archived as objects that never change."""
         return isinstance(self._location, SealedRank)
 
     def refresh(self) -> None:
@@ -94,7 +96,7 @@ class RankReader(RankTable):
         self.committed = self._understood(known, committed)
 
     def end_at(self, rows: int) -> None:
-        """Hide row number `rows` and all later ones, because they are incomplete.
+        """Make the rank end before row number `rows`, because this and later rows are incomplete.
 
         It is for a copy that was made of a rank while the rank was being written.
         """
@@ -144,7 +146,7 @@ class RankReader(RankTable):
 
     @property
     def version(self) -> tuple[int, int]:
-        """A pair of numbers that changes with every commit: rows, and bytes of the catalogue."""
+        """The pair (rows, bytes of the catalogue) at the last `refresh`; each commit changes it."""
         return (self.committed, self._catalogue_end)
 
     @property
@@ -153,9 +155,9 @@ class RankReader(RankTable):
         return self._catalogue_end
 
     def span(self, name: str, start: int, stop: int) -> Array:
-        """Return entries start … stop - 1 of the column `name`, without caching them.
+        """Return entries `start` to `stop` - 1 of the column `name`, without caching them.
 
-        Raises DamagedError where they are missing, RunNotFoundError if the rank is gone.
+        Raises DamagedError where entries are missing, RunNotFoundError if the rank is gone.
         """
         if self.catalogue.version == 1 and name in ("series", "form"):
             forms, series = self.catalogue.owners({"variant": self.span("variant", start, stop)})
@@ -170,7 +172,7 @@ class RankReader(RankTable):
             raise removed_meanwhile(self) from None
 
     def check_rows(self, rows: Array) -> None:
-        """Raise DamagedError where one of these rows does not fit its checksum.
+        """Raise DamagedError where one of the rows numbered `rows` does not fit its checksum.
 
         A row that was found to fit is not checked again.
         """
@@ -180,9 +182,12 @@ class RankReader(RankTable):
     def operations(self, attempt: int | None = None) -> list[Entry]:
         """Return the log of traced operations; [] for none.
 
-        attempt: None returns all entries. A number returns the entries of that attempt, and all
-            structures: entries that describe consecutive operations once, and that entries of any
-            attempt may refer to. Raises DamagedError where the log is damaged.
+        attempt: None for all entries. A number is that of an attempt (what one writer recorded):
+            then the result has the entries of this attempt and all structures, which are entries
+            that describe consecutive operations once, so that entries of any attempt may refer to
+            them.
+
+        Raises DamagedError where the log is damaged.
         """
         entries, _ = operation_entries(self._location)
         return [
@@ -192,10 +197,12 @@ class RankReader(RankTable):
         ]
 
     def _pairs(self, offsets: Array, lengths: Array) -> tuple[Array, Array]:
-        """Return exponents and counts of the histogram pairs of some rows, concatenated.
+        """Return exponents and counts of the histogram pairs of some rows, as two flat arrays.
 
-        offsets, lengths: for each row, where its pairs begin, and how many there are (none if
-            negative).
+        A pair is a bin: (exponent, count). The pairs of the first row come first.
+        offsets, lengths: for each row, the index of its first pair in the columns of pairs, and how
+        many pairs it has (none if negative). Raises DamagedError where there are too many pairs, or
+        they are missing.
         """
         stored = lengths > 0
         if (lengths > MOST_BINS).any():

@@ -1,7 +1,9 @@
 """Methods about the rows of one rank, shared by its readers: columns, shapes, values, histograms.
 
 The readers are `rank`, which reads from one location, and `joined`, which reads from the parts
-of a rank. Values are compared with their digests as they are read.
+of a rank. Values are compared with their digests (hashes) as they are read, except where a method
+says otherwise. A form is what records of one dtype and shape have in common; a flat form holds
+records of one dtype and many shapes, their elements end to end.
 """
 
 from __future__ import annotations
@@ -53,18 +55,19 @@ class RankTable(ABC):
 
     @abstractmethod
     def span(self, name: str, start: int, stop: int) -> Array:
-        """Return entries start … stop - 1 of the column `name`, without caching them."""
+        """Return entries `start` to `stop` - 1 of the column `name`, without caching them."""
 
     @abstractmethod
     def check_rows(self, rows: Array) -> None:
-        """Raise DamagedError where one of these rows does not fit its checksum."""
+        """Raise DamagedError where one of the rows numbered `rows` does not fit its checksum."""
 
     @abstractmethod
     def _pairs(self, offsets: Array, lengths: Array) -> tuple[Array, Array]:
-        """Return exponents and counts of the histogram pairs of some rows, concatenated.
+        """Return exponents and counts of the histogram pairs of some rows, as two flat arrays.
 
-        offsets, lengths: for each row, where its pairs begin, and how many there are (none if
-            negative).
+        A pair is a bin: (exponent, count). The pairs of the first row come first.
+        offsets, lengths: for each row, the index of its first pair in the columns of pairs, and how
+        many pairs it has (none if negative).
         """
 
     @abstractmethod
@@ -72,7 +75,7 @@ class RankTable(ABC):
         """Return the stored arrays of a form, that is, of the records of one dtype and shape."""
 
     def column(self, name: str) -> Array:
-        """Return one column over all committed rows, in the order in which they were written.
+        """Return the entries of column `name` in all committed rows, in the order of the rows.
 
         The column is cached. Raises DamagedError for an entry that is larger than any that a writer
         stores.
@@ -90,11 +93,14 @@ class RankTable(ABC):
         return known[: self.committed]
 
     def let_go(self) -> None:
-        """Drop the cached columns; they are read again when they are needed."""
+        """Drop the cached columns, to free memory; they are read again when they are needed."""
         self._columns = {}
 
     def _check_bound(self, name: str, values: Array) -> None:
-        """Raise DamagedError where a column's values are larger than any that a writer stores."""
+        """Raise DamagedError where one of a column's entries is larger than a writer ever stores.
+
+        values: the entries. Only columns of unsigned numbers are checked, and no digests.
+        """
         if values.dtype.kind != "u" or name.startswith("digest"):
             return
         bound = len(self.catalogue.phases) - 1 if name == "phase" else _MOST
@@ -105,7 +111,7 @@ class RankTable(ABC):
             )
 
     def cell(self, name: str, row: int) -> Any:
-        """Return the entry of column `name` in row `row`."""
+        """Return the entry of column `name` in row number `row`."""
         return self.column(name)[row]
 
     @property
@@ -114,12 +120,12 @@ class RankTable(ABC):
         return self.column("series")
 
     def kept(self, rows: Array) -> Array:
-        """Return a bool for each row: whether its values are stored, not its summary alone."""
+        """Return a bool for each of these rows: whether its values are stored, beside a summary."""
         kept: Array = (self.column("flags")[rows] & NOT_KEPT) == 0
         return kept
 
     def dtype_set(self, rows: Array) -> list[str]:
-        """Return the different dtypes of these rows, in the order in which they came up first."""
+        """Return the different dtypes of these rows, in the order of their forms' numbers."""
         return list(dict.fromkeys(stored.entry.dtype for stored, _ in self._by_form(rows)))
 
     def dtypes(self, rows: Array) -> list[str]:
@@ -137,7 +143,7 @@ class RankTable(ABC):
         return shapes
 
     def shapes_between(self, start: int, stop: int) -> list[tuple[int, ...]]:
-        """Return the tensor shape of each of rows start … stop - 1, without caching any column."""
+        """Return the tensor shape of each of rows `start` to `stop` - 1; no column is cached."""
         numbers, rows = self.span("form", start, stop), self.span("row", start, stop)
         shapes: list[tuple[int, ...]] = [()] * len(rows)
         for number in np.unique(numbers).tolist():
@@ -183,9 +189,9 @@ class RankTable(ABC):
         return sum(stored.nbytes(self.column("row")[rows[places]]) for stored, places in parts)
 
     def stack(self, rows: Array) -> Array:
-        """Return the raw stored values of rows of one dtype and shape: (len(rows), *shape).
+        """Return the raw stored values of rows of one dtype and shape, as (len(rows), *shape).
 
-        There is at least one row, and the values of all rows must be stored (`kept`). Raises
+        There must be at least one row, and the values of all rows must be stored (`kept`). Raises
         DamagedError for values that do not fit their digests or can no longer be read.
         """
         try:
@@ -197,9 +203,10 @@ class RankTable(ABC):
         return self._checked(rows, values)
 
     def unchecked_stack(self, rows: Array) -> Array:
-        """Return the raw stored values of rows of one dtype and shape, not compared with digests.
+        """Return the raw stored values of rows of one dtype and shape, as (len(rows), *shape).
 
-        It is for a caller that compares them itself; others use `stack`.
+        The values are not compared with their digests: the caller has to do so. There must be at
+        least one row.
         """
         (first, places), *others = self._by_form(rows)
         if not others and first.entry.shape is not None:
@@ -213,8 +220,8 @@ class RankTable(ABC):
     def flat_stack(self, rows: Array, out: Array) -> None:
         """Fill `out`, (len(rows), size), with the raw stored values of rows of one dtype and size.
 
-        The rows may be of any series. Values are not compared with their digests: the caller does
-        that.
+        size: how many elements each row has, in C order. The rows may differ in series and shape.
+        Values are not compared with their digests: the caller has to do so.
         """
         for stored, places in self._by_form(rows):
             own = self.column("row")[rows[places]]
@@ -226,7 +233,7 @@ class RankTable(ABC):
                 out[place] = stored.values.span(start, start + out.shape[1])
 
     def raw(self, row: int) -> Array:
-        """Return the raw stored values of one row, whose values must be stored (`kept`).
+        """Return the raw stored values of row number `row`, which must be stored (`kept`).
 
         Raises DamagedError for values that do not fit their digest or can no longer be read.
         """
@@ -239,23 +246,26 @@ class RankTable(ABC):
         return value
 
     def unchecked(self, row: int) -> Array:
-        """Return the raw stored values of one row, which are not compared with their digest.
+        """Return the raw stored values of one row, not compared with their digest.
 
-        Raises StoreError where they are not stored or cannot be read; ValueError or OverflowError
-        where the stored place or shape of the record is damaged.
+        Raises StoreError where the values are not stored or cannot be read; ValueError or
+        OverflowError where the stored place or shape of the record is damaged.
         """
         return self._stored(self._form(row)).value(int(self.column("row")[row]))
 
     def raw_blocks(self, row: int, nbytes: int) -> Iterator[Array]:
         """Yield the raw stored values of one row as flat blocks of at most `nbytes`, in C order.
 
-        They are not compared with their digest.
+        The values are not compared with their digest.
         """
         stored = self._stored(self._form(row))
         return stored.blocks(int(self.column("row")[row]), nbytes)
 
     def unfit(self, rows: Array, values: Array) -> list[int]:
-        """Return the indices into `rows` of those rows whose `values` do not fit their digests."""
+        """Return the indices into `rows` of those rows whose values do not fit their digests.
+
+        values: the raw values of each row, (len(rows), *shape).
+        """
         digests = np.empty((len(rows), 2), COLUMNS["digest_high"])
         digests[:, 0], digests[:, 1] = (self.column(f"digest_{n}")[rows] for n in ("high", "low"))
         return unfit(values, digests.tobytes())
@@ -268,14 +278,16 @@ class RankTable(ABC):
     def flat_elements(self, form: Form, rows: int) -> int:
         """Return how many elements the first `rows` records of a flat form have together.
 
-        A flat form holds records of many shapes, their elements end to end.
+        A flat form holds records of many shapes, their elements end to end, in the order in which
+        they were written.
         """
         return self._stored(form).elements(rows)
 
     def histograms(self, rows: Array) -> list[Log2Histogram]:
-        """Return the log2 histogram of each of these rows, stored or computed from the values.
+        """Return the log2 histogram of each of these rows: as stored, or computed from the values.
 
-        Raises DamagedError where rows or values do not fit their checksums.
+        Raises DamagedError where a row does not fit its checksum, or values that are read do not
+        fit their digest.
         """
         self.check_rows(rows)
         lengths = self.column("hist_length")[rows]
@@ -297,8 +309,8 @@ class RankTable(ABC):
     def bins(self, rows: Array) -> tuple[Array, Array, Array]:
         """Return three parallel arrays over every bin of the histograms of these rows.
 
-        They hold the row's index in `rows`, the exponent and the count. Raises DamagedError where
-        rows or values do not fit their checksums.
+        The arrays hold, for each bin, the row's index in `rows`, the exponent and the count. Raises
+        DamagedError as `histograms` does.
         """
         self.check_rows(rows)
         lengths = self.column("hist_length")[rows]
@@ -317,7 +329,7 @@ class RankTable(ABC):
         return places, exponents, counts
 
     def pooled_pairs(self, rows: Array) -> Log2Histogram:
-        """Return one histogram of all elements of these rows, which all have a stored histogram.
+        """Return one histogram of all elements of these rows, each of which must have one stored.
 
         Raises DamagedError where rows do not fit their checksums.
         """
@@ -338,8 +350,8 @@ class RankTable(ABC):
         """Yield (raw stored values, dtype) of these rows, in stacks of about `nbytes` bytes.
 
         The values of all these rows must be stored (`kept`). Rows of one dtype and shape come
-        together; rows whose form is flat (records of many shapes) come one by one, each without a
-        row axis.
+        together, in the order of `rows`, as (number of rows, *shape). Rows whose form is flat
+        (records of many shapes) come one by one, each as an array of its own shape.
         """
         for stored, places in self._by_form(rows):
             dtype, own = stored.entry.dtype, rows[places]
@@ -351,13 +363,16 @@ class RankTable(ABC):
                 yield self.stack(own[start : start + size]), dtype
 
     def gaps(self) -> list[Gap]:
-        """Return the gaps of all attempts: how much was observed and not recorded, by reason."""
+        """Return the gaps of all attempts (what one writer each recorded).
+
+        A gap counts the observations of one series that were not recorded for one reason.
+        """
         return list(self.catalogue.gaps.values())
 
     def _by_form(self, rows: Array) -> list[tuple[StoredForm, Array]]:
         """Group these rows by form (records of one dtype and shape).
 
-        Return, for each form, its stored arrays and the indices into `rows` of its rows; [] for no
+        Return, for each form, (its stored arrays, the indices into `rows` of its rows); [] for no
         rows.
         """
         numbers = self.column("form")[rows]

@@ -3,10 +3,10 @@
     Remnants(run, 0) ─▶ RankReader(remnants, 0) ─▶ rows, of which the checksums say which are sound
 
 No record is guessed. Catalogue lines that do not fit their checksums are left out, and their
-numbers get made-up entries instead, so that other lines keep their numbers: a row's checksum is
-seeded with its series and form, so a row of a made-up entry does not fit. The missing end of a
-column reads as zeros, and rows behind a hole in `seq` count as committed: checksums decide which of
-these rows are sound.
+numbers get made-up entries instead, so that other lines keep their numbers. A row's checksum is
+seeded with its series and its form (dtype and shape), so a row that refers to a made-up entry does
+not fit. The missing end of a column reads as zeros, and rows behind a hole in `seq`, the column
+that commits rows, count as committed: checksums decide which of these rows are sound.
 """
 
 from __future__ import annotations
@@ -46,9 +46,13 @@ _MOST_LOST: Final = 4096  # most made-up entries of a kind behind its last sound
 class Remnants:
     """A `Location` of the run at `run` that returns mended contents for one rank's damaged files.
 
-    The rank must be of format 2. part: the number of the part of the rank.
+    The rank must be of format 2.
+
+    part: the number of the part of the rank, where several collectors share it; else 0.
+
     problems: the damage to the catalogue and to `seq` (the column that commits rows), in words;
         empty where both are intact.
+
     lost_phases: numbers of phases whose names are lost.
     """
 
@@ -64,10 +68,11 @@ class Remnants:
         self._catalogue = self._mended()
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Return bytes of a file as `Location.get` does, with mended catalogue and columns.
+        """Return up to `length` bytes of a file from `start` on, mended where it is damaged.
 
         Bytes of the chunk files of this rank's catalogue and columns are returned even where such a
-        file is missing. Other files are returned as the run has them; None where one is missing.
+        file is missing. Other files are returned as the run has them; None where such a file is
+        missing. length: None reads to the end of the file.
         """
         whole = self._replaced(key.removeprefix(f"{self._folder}/"))
         if whole is None:
@@ -118,7 +123,7 @@ class Remnants:
     def _chunk_count(self) -> int:
         """Return how many chunk files the fullest column has.
 
-        More rows than they hold cannot exist.
+        No more rows can exist than these files hold.
         """
         counts = [0]
         for name in COLUMNS:
@@ -130,9 +135,9 @@ class Remnants:
         return max(counts)
 
     def _committed(self) -> Array:
-        """Return column `seq`, whose entries commit rows, without holes: 1, 2, … for all rows.
+        """Return column `seq`, whose entries commit rows, without holes: n + 1 for each row n.
 
-        The last committed row is the last one with an entry in `seq`, or the last one that a
+        The last committed row is the last row with an entry in `seq`, or the last row that a
         `published` line of the catalogue counts, whichever is later. The number of lost entries is
         stated in `problems`.
         """
@@ -155,9 +160,9 @@ class Remnants:
     def _lines(self) -> Iterator[bytes]:
         """Yield the lines of the catalogue from all its chunks, without line ends, sound or not.
 
-        Bytes behind the last line end are a line that a crash cut, and are left out. But a sound
-        line among them, which has lost only its line end, is yielded last. `_has_stray` then
-        becomes True, else False.
+        Bytes behind the last line end are a line that a crash cut, and are left out. But if they
+        are a sound line, which has lost only its line end, it is yielded last, and `_has_stray`
+        becomes True; else `_has_stray` becomes False.
         """
         try:
             numbers = [chunk_number(name) for name in self._location.list("catalog")]
@@ -230,10 +235,11 @@ class Remnants:
 
         No row's checksum fits a made-up series or form. The number of each made-up phase is added
         to `lost_phases`.
-        scratch: the catalogue to which each line is added, to find out whether it is valid.
-        key: the kind, such as "series". lines: the sound lines by number.
+        scratch: the catalogue to which each line is added, to find out whether the line is valid.
+        key: the kind, such as "series". lines: the sound lines, by the number of the entry.
+
         lost: how many lines of the catalogue are lost in all. As many entries, 4096 at most, are
-            made up behind the last sound one, because any lost line may have been of this kind.
+            made up behind the last sound line, because any lost line may have been of this kind.
         """
         count = max(lines, default=-1) + 1
         for number in range(count + min(lost, _MOST_LOST)):
@@ -264,8 +270,8 @@ class Remnants:
         """Yield the valid lines of `others`, then a line for each form whose "array" line is lost.
 
         An "array" line says that a form (records of one dtype and shape) has an array of values.
-        others: the sound lines that remain. scratch: the catalogue to which each line is added, to
-        find out whether it is valid.
+        others: the sound lines that have no number of their own. scratch: the catalogue to which
+        each line is added, to find out whether the line is valid.
         """
         malformed = 0
         for line in others:
@@ -286,7 +292,7 @@ class Remnants:
             return False
 
     def _applied(self, scratch: Catalogue, line: bytes) -> bytes:
-        """Return the line with its line end if the catalogue `scratch` accepts it, else b""."""
+        """Add `line` to the catalogue `scratch`; return it with its line end, or b"" if refused."""
         if not line:
             return b""
         try:
