@@ -265,10 +265,11 @@ def _for_ci(
     junit: str | None,
     github: bool,
 ) -> None:
-    """Writes the comparison for CI systems: JUnit XML, and annotations for GitHub Actions.
+    """Writes the comparison for CI systems: JUnit XML, and output for GitHub Actions.
 
-    code: the exit code of the command. junit: the file; None for no JUnit XML. commands: what to
-    run next.
+    code: the exit code of the command. commands: the commands that are suggested to the user next.
+    junit: the file for the JUnit XML, "-" for stdout; None writes none.
+    github: whether to print annotations, and to write the summary of the step.
     """
     from anchor_cli.comparisons import annotated, summarise, write_junit
     from anchor_cli.files import written_text
@@ -288,8 +289,9 @@ def _more(lines: Sequence[str]) -> str:
 def _exit(comparison: Comparison, fail_on: FailOn, *, reported: bool) -> ExitCode:
     """Returns the exit code for a comparison; prints damage and missing records on stderr.
 
-    reported: whether the verdict's sentence is printed on stdout; else it goes to stderr where
-    there was nothing to compare.
+    fail_on: the mildest verdict that gives exit code 1.
+    reported: whether the report, and with it the verdict's sentence, was printed on stdout. If not,
+        and there was nothing to compare, the sentence is printed on stderr.
     """
     if comparison.verdict == "incomparable":
         if not reported:
