@@ -175,8 +175,8 @@ def _peers(port: int, known: Container[int]) -> Iterator[tuple[int, int, str]]:
 def _peer(file: int, port: int) -> str:
     """Returns the client's address of a connection to `port`, as gRPC writes addresses.
 
-    The client's port is part of the address. Returns "" for a socket that is connected to another
-    port; raises OSError for a socket without a connection.
+    The client's port is part of the address. Returns "" for a socket of another port or kind;
+    raises OSError for a socket that has no connection, such as the one that listens.
 
     file: the descriptor of the socket.
     """

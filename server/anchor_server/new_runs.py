@@ -33,8 +33,7 @@ class RunCreation:
     ) -> Iterator[None]:
         """A context in which one stream creates a run: other streams of the run wait on entry.
 
-        They wait until the run exists or the context is left. For a run that exists already nobody
-        waits.
+        They wait until the context is left. For a run that exists already nobody waits.
 
         maker: the name of the token that creates the run.
         check: called on entry; raises where `maker` may not write to the run or create it, and this

@@ -104,7 +104,7 @@ def _unquoted(text: str) -> list[str]:
 
 
 def _together(raw: Sequence[str]) -> list[list[int]]:
-    """Groups the pieces into which bash cut the line by the words that they belong to.
+    """Finds out which pieces of the line, as bash has cut it, belong to the same word.
 
     Returns for each word the indices of its pieces in `raw`.
     """

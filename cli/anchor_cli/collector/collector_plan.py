@@ -107,7 +107,11 @@ class CollectorPlan:
 
     @property
     def _amounts(self) -> Mapping[str, Callable[[], Any]]:
-        """For each setting that is an amount written as text, a function that parses it."""
+        """Functions that parse the options written as amounts, such as "30m".
+
+        Each is keyed by the argument of `Collector` whose value it returns, and raises OptionError
+        for an invalid text.
+        """
         size, rate = self.max_run_size, self.max_rate
         return {
             "idle_timeout": lambda: parse_seconds(self.idle_timeout, "--idle-timeout"),

@@ -24,7 +24,8 @@ _VARIABLES: Final = ("ANCHOR_TOKEN", "ANCHOR_TOKEN_FILE")
 class ShownCredentials:
     """Where a collector finds the tokens that clients have to show.
 
-    token_file: holds the one token. access: an access file, which lists several tokens.
+    token_file: the file with the one token; None without --token-file.
+    access: the access file, which lists several tokens; None without --access.
     own: finds or makes the certificate and token of --self-signed; None without that option.
     """
 

@@ -53,9 +53,9 @@ def next_commands(comparison: Comparison, runs: tuple[str, str], store: str) -> 
 def _looking(comparison: Comparison, runs: tuple[str, str], store: str) -> list[str]:
     """Returns an `anchor stats` command for each run, which shows the record that is to blame.
 
-    To blame is the first origin (a record that differs although its inputs are equal) of a class
-    that may be a fault, else the first origin, else the first record that differs. Advice to trace
-    the step may follow. Returns [] where no record differs.
+    To blame is the first origin (a record that differs although its inputs are equal) that rounding
+    does not explain, else the first origin, else the first record that differs. Advice to trace the
+    step may follow. Returns [] where no record differs.
     """
     if comparison.first is None:
         return []

@@ -138,9 +138,9 @@ def _of_any(gaps: Gaps, selection: Selection) -> Iterator[str]:
 
 
 def clauses_of(unrecorded: dict[Pair, list[Gap]]) -> Iterator[str]:
-    """Yields a clause for each tensor without any record; beyond five they are only counted.
+    """Yields a clause for each of five tensors without any record, and one that counts the rest.
 
-    unrecorded: these tensors, with their gaps.
+    unrecorded: the gaps of the tensors without any record, keyed by (name, kind).
     """
     for pair in list(unrecorded)[:_MOST]:
         yield f"{escape(join(*pair))} has no record: lost at {_where(unrecorded[pair])}"
