@@ -208,9 +208,10 @@ def _command() -> typer.core.TyperGroup:
 def _usage(error: typer.TyperException, arguments: Sequence[str]) -> str:
     """Returns an error of usage as one line, which ends with the command that shows the help.
 
-    arguments: the words behind `anchor`. Where the error does not know its command, such as after
-        an option without a value, the first of these words that is a command says whose help to
-        name.
+    Where the error does not know its command, such as after an option without a value, the first
+    argument that is a command says whose help to name.
+
+    arguments: the words behind `anchor`.
     """
     message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)

@@ -57,8 +57,7 @@ class Archiving:
     shelf: the archive, that is, the directory or object store where runs go.
     after: how many seconds after its last record a closed run is archived.
     keep: which archived runs stay in the store, and for how long.
-    without_conditions: whether to use also an object store that cannot make conditional writes,
-        that is, cannot refuse to overwrite.
+    without_conditions: whether to use also an object store that cannot refuse to overwrite.
     """
 
     shelf: Shelf

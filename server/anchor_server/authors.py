@@ -85,12 +85,12 @@ def check_runs(
 ) -> None:
     """Raises a Refusal where a new run `run` would exceed a limit on the number of runs (max_runs).
 
-    For a run that exists already nothing is raised.
+    For a run that exists already nothing is raised. Runs that other streams are creating at this
+    moment count too.
 
     limits: the collector's limits, for the runs of all tokens together.
     grant: the caller's token, which may have a limit of its own on the runs that it has made.
-    making: the runs that other streams are creating at this moment, which count too; the name of
-        the token that creates the run, keyed by the run's name.
+    making: for each run that another stream is creating, the name of the token that creates it.
     """
     if limits.runs is None and grant.limits.runs is None:
         return

@@ -35,8 +35,7 @@ class ArchiveTally:
     failures: the number of failed attempts to archive.
     problem: the error of the last failed attempt; "" before the first.
     failing: the runs that could not be archived: the error of each, keyed by the run's name.
-    away: why no run at all can be archived now, such as an archive that cannot be reached; ""
-        otherwise.
+    away: why no run at all can be archived now, such as an archive that is down; else "".
     """
 
     place: str = ""
@@ -68,8 +67,8 @@ class ArchiveTally:
     def failed(self, problem: str, run: str = "") -> None:
         """Counts a failed attempt to archive.
 
-        problem: the error, as text. run: the run that could not be archived; "" where no run at all
-            can be archived.
+        problem: the error, as text.
+        run: the run that could not be archived; "" where no run at all can be archived.
         """
         self.failures += 1
         self.problem = problem
@@ -82,18 +81,18 @@ class ArchiveTally:
 class CollectorCounters:
     """The totals of a collector since it was made; any thread may count.
 
-    records: how many records were "stored", "dup" (already in the store) or "rejected", keyed by
-        these words.
+    Commits are counted by their duration: there is a count for each entry of `SECONDS`, of commits
+    that took at most that time and longer than the entry before, and one for all longer commits.
+
+    records: how many records were "stored", "dup" (already stored) or "rejected", by these keys.
     nbytes: bytes of stored values.
     damaged: how many values and messages did not fit their checksum.
     refused: how many calls were refused, keyed by the kind of the refusal.
-    dropped: how many observations a client, or the store for want of room, left out, keyed by the
-        reason.
+    dropped: how many observations a client, or a store without room, left out, keyed by reason.
     roster: the streams (Push calls of trainers) that write a rank now, with their rates.
     streams: how many streams are open.
     archive: the archiver's counters; None for a collector that archives nothing.
-    commits: for each entry of `SECONDS`, how many commits took at most that time and longer than
-        the entry before; the last number counts all longer commits.
+    commits: the counts of commits by duration, as explained above.
     commit_seconds: the seconds that all commits took together.
     """
 

@@ -20,8 +20,7 @@ class FragmentMemory:
     A record larger than the limit is accepted while no other record is unfinished: otherwise such a
     record could never be received. Any thread may call the methods.
 
-    limit: the most bytes; None takes a share of the memory of this machine, or of the container in
-        which this process runs.
+    limit: the most bytes; None takes a share of the memory of this machine or its container.
     """
 
     def __init__(self, limit: int | None = None) -> None:

@@ -49,9 +49,9 @@ def make_server(
 ) -> grpc.Server:
     """Returns a server that is not started and has no port yet.
 
-    threads: the pool whose threads answer calls. interceptors: see each call before its handler.
-    calls: how many calls may be answered at once; 256 more may wait, and any further call is
-        refused.
+    threads: the pool whose threads answer calls.
+    interceptors: gRPC's objects that see each call before its handler.
+    calls: how many calls may be answered at once; 256 more may wait, further calls are refused.
     """
     return grpc.server(
         threads,

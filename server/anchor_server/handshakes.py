@@ -45,11 +45,10 @@ class _Connection:
 class Handshakes:
     """Finds connections that end before a call came over them: their TLS handshake has failed.
 
-    Any thread may call the methods.
+    Any thread may call the methods. The owner sets `port`, the port that is watched, once the
+    server has bound it.
 
-    on_failed: called, by a thread of this object, with the client's address for each such
-        connection.
-    port: the port that is watched, which the owner sets once the server has bound its port.
+    on_failed: called, by a thread of this object, with the client's address of such a connection.
     """
 
     def __init__(self, on_failed: Callable[[str], None]) -> None:

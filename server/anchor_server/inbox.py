@@ -43,8 +43,7 @@ class Inbox:
     """A bounded queue of a stream's requests, which a thread fills and `batches` empties.
 
     requests: the unparsed requests, as gRPC yields them.
-    on_over: called by the reading thread, with this inbox, when it has ended: because the stream
-        has ended, or after `end`.
+    on_over: called by the reading thread, with this inbox, when the thread ends reading.
     ahead: the thread reads on while fewer than this many bytes, and fewer than 8 requests, wait.
     """
 

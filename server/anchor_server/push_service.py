@@ -98,8 +98,7 @@ class StreamClient:
 class PushService:
     """Answers Push calls (streams): admits them, stores their records and acknowledges these.
 
-    fsync: whether records survive power loss before they are acknowledged. Here it only goes into
-        the acknowledgements; `ranks` does the work.
+    fsync: what acknowledgements say: whether acknowledged records survive power loss.
     """
 
     def __init__(  # the parts that it connects

@@ -136,10 +136,9 @@ class RankHolders:
         is damaged or cannot be written; a Refusal where `grant` may not write to the run, or where
         there are too many runs.
 
-        hello: the stream's first message. caller: who sends it, for the log.
+        hello: the stream's first message. caller: who sends that, for the log.
         grant: the rights of the caller.
-        end: makes this stream end with the given Refusal; called when a later stream of the same
-            writer wants the rank.
+        end: ends this stream with a Refusal; called when a later stream of the writer comes.
         """
         owner = escape(hello.writer[:200]) or caller.peer
         header = _header(hello)

@@ -34,8 +34,7 @@ class Caller:
 
     peer: the client's address and port, as gRPC writes them.
     run, rank: what the call has named so far; "" and None before that.
-    identity: the name that the access file gives to the token or certificate that the call shows;
-        "" for an unknown one, and without an access file.
+    identity: the name of the token or certificate in the access file; "" where there is none.
     """
 
     peer: str

@@ -34,10 +34,10 @@ class AnswerWatch:
     def answering(self, end: Callable[[], object]) -> Iterator[None]:
         """A context in which one answer is sent to a client.
 
-        The answer is taken for read when the context is left.
+        The answer is taken for read when the context is left. If that does not happen within the
+        `seconds` of this watch, the watching thread calls `end`, once.
 
-        end: ends the call; called, at most once and by another thread, if the context is not left
-            within the `seconds` of this watch.
+        end: ends the call.
         """
         token = object()
         with self._changed:

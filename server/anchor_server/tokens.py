@@ -68,8 +68,7 @@ class Grant:
     rights: what may be done with the runs.
     runs: globs of the names of the runs that the rights are for.
     hashes: the SHA-256 of each token that has these rights.
-    certificates: names in clients' certificates that have these rights: "cn:NAME" for a common
-        name, "san:NAME" for an alternative name.
+    certificates: common names ("cn:NAME") and alternative names ("san:NAME") in certificates.
     limits: the limits of all streams and runs of this token together.
     """
 
@@ -96,8 +95,7 @@ class Grant:
 class Access:
     """The grants of a collector: all tokens and certificates with their rights.
 
-    anyone: the rights of calls that show neither a token nor a known certificate; None refuses such
-        calls.
+    anyone: the rights of calls without token and known certificate; None refuses such calls.
     """
 
     grants: tuple[Grant, ...] = ()
@@ -116,9 +114,8 @@ class Access:
         Returns None where the caller is to be refused. Where there are grants, a wrong token is
         refused even with a known certificate.
 
-        token: the token that the call shows; None where it shows none.
-        certificate: the names in the client's certificate, as "cn:NAME" or "san:NAME"; empty
-            without a certificate.
+        token: the token that the call shows; None where the call shows none.
+        certificate: the names in the client's certificate ("cn:NAME", "san:NAME"); may be empty.
         """
         if token is not None and self.grants:
             return self._of_hash(hash_of(token))

@@ -22,8 +22,7 @@ def spread_over(address: str | None) -> Iterator[MapFunction]:
     not installed, OptionError for an invalid address. The yielded map function raises ClusterError
     where the cluster cannot be reached or fails.
 
-    address: the address of a dask scheduler, whose workers make the calls. None yields Python's
-        `map`.
+    address: that of a dask scheduler, whose workers make the calls; None yields Python's `map`.
     """
     if address is None:
         yield map

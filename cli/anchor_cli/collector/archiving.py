@@ -28,8 +28,8 @@ def archiving(
     kind of URL is not installed.
 
     place: the value of `--archive`; None without that option.
-    after, keep_local, without_conditions: the values of `--archive-after`, `--keep-local` and
-        `--without-conditional-writes`.
+    after, keep_local: the values of `--archive-after` and `--keep-local`.
+    without_conditions: whether `--without-conditional-writes` is given.
     """
     from anchor_server import Archiving
     from anchorlib.archive import shelf_at

@@ -289,9 +289,11 @@ def _more(lines: Sequence[str]) -> str:
 def _exit(comparison: Comparison, fail_on: FailOn, *, reported: bool) -> ExitCode:
     """Returns the exit code for a comparison; prints damage and missing records on stderr.
 
+    Where there was nothing to compare, and no report was printed, also prints the verdict's
+    sentence on stderr.
+
     fail_on: the mildest verdict that gives exit code 1.
-    reported: whether the report, and with it the verdict's sentence, was printed on stdout. If not,
-        and there was nothing to compare, the sentence is printed on stderr.
+    reported: whether the report, which has the verdict's sentence, was printed on stdout.
     """
     if comparison.verdict == "incomparable":
         if not reported:

@@ -112,8 +112,9 @@ def draw_graph(  # noqa: PLR0913  # one parameter for each option
 def _of_rank(runs: Sequence[Run], rank: int | None) -> list[list[Op]]:
     """Returns for each run the traced operations of one rank.
 
-    rank: the rank; None means, for all runs, the first traced rank of the first run. Raises
-        OptionError where a run has no traced operation of the rank.
+    Raises OptionError where a run has no traced operation of that rank.
+
+    rank: the rank; None means, for all runs, the first traced rank of the first run.
     """
     first = traced_ops(runs[0], rank)
     first = [op for op in first if op.rank == first[0].rank]

@@ -108,8 +108,9 @@ def _answered(
     The records are [] where the index of an archived run has the answer: then no record is read.
     The index is asked only without `--as` and `--dask`.
 
-    tensor: the selectors. target: the format of `--as`. dask: the address of `--dask`. Both are
-        None where the option is not given.
+    tensor: the selectors of tensors.
+    target: the format of `--as`; None without that option.
+    dask: the address of `--dask`; None without that option.
     """
     from anchor_cli.histograms import HistogramReport, answer_of_index
     from anchor_cli.records import selected

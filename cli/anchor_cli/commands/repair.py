@@ -117,8 +117,7 @@ class _Rank:
     rows: how many rows (records) the rank has.
     lost: how many rows are damaged beyond use.
     bare: how many other rows lost their values and keep only their summary.
-    remade: how many files of metadata and labels were made again, or with --dry-run or --as would
-        have to be.
+    remade: how many files of metadata and labels were made again; --dry-run and --as only count.
     problems: other damage, in words.
     damaged: whether any damage was found that cannot be repaired in place.
     """

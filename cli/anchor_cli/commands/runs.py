@@ -51,8 +51,7 @@ class _ListedRun:
     gaps: the number of observations that were not recorded, or not with their values.
     unrecorded: the number of tensors without any record.
     archive: the archive of a run whose files are only there; "" for every other run.
-    missing: for a closed run that is spread over several collectors, the ranks that none of them
-        has; () for every other run.
+    missing: the ranks of a closed run that none of several collectors has; () for any other run.
     """
 
     name: str

@@ -143,11 +143,11 @@ def _archive_lines(one: ArchiveState, screen: Screen) -> Iterator[str]:
 def _asked(place: str, ask: Callable[[Keeper], list[T]]) -> tuple[list[T], list[str]]:
     """Asks each collector of a store; returns all answers, and the errors of silent collectors.
 
-    Raises CollectorError, which names all collectors, where none of them answers.
+    The answers are those of all collectors in one list. Raises CollectorError, which names all
+    collectors, where none of them answers.
 
     place: a directory, or the URL of one or several collectors.
-    ask: called with the Keeper (the access) of the directory or of each collector; returns a list
-        of answers. These lists are joined in the result.
+    ask: called with the Keeper of the directory or of each collector; returns a list of answers.
     """
     from anchorlib.errors import CollectorError
     from anchorlib.upkeep import keepers_at

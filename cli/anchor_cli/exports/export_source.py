@@ -37,9 +37,10 @@ _AT_ONCE = 4096  # records whose histograms are held in memory
 class Point(NamedTuple):
     """One number or histogram under a tag at a step.
 
+    A point about a comparison has the time of another point of its step.
+
     group, name: the two parts of the tag.
-    time: when the record was made, in seconds since the epoch. A point about a comparison has the
-        time of another point of its step.
+    time: when the record was made, in seconds since the epoch.
     """
 
     group: str
@@ -86,8 +87,7 @@ class ExportedPoints(NamedTuple):
 class ExportSource:
     """What is to be exported of a run: the selected series, and a comparison with another run.
 
-    comparison: the comparison of another run (as A) with the exported run (as B); None without
-        --against.
+    comparison: of another run (as A) with the exported run (as B); None without --against.
     """
 
     run: str
@@ -201,9 +201,10 @@ def _points(series: Series, several: Sequence[str]) -> Iterator[Point]:
 def _only(series: Series, at: int, *, kept: bool) -> float:
     """Returns the value of a record that holds one number; of a complex number, the real part.
 
-    at: the record's position in the series.
-    kept: whether the record has its value. If not, the sum in its summary is returned, or NaN where
-        the value was not finite.
+    Where the value was not kept, returns the sum in the record's summary, or NaN where the value
+    was not finite.
+
+    at: the record's position in the series. kept: whether the record has its value.
     """
     if kept:
         return float(series.record(at).array.real)

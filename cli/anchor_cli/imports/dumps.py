@@ -41,8 +41,7 @@ SUFFIXES = (*_TORCH, *_NUMPY)
 class Dump:
     """One tensor that was read from a file.
 
-    keys: the keys (in lists, the positions) under which the file has the tensor, from the outside
-        in; () for a file that is one tensor.
+    keys: the keys of the dicts, and positions in the lists, around the tensor, outermost first.
     raw: the tensor's values as they are stored (bfloat16 as uint16), C-contiguous.
     dtype: torch's name of the tensor's element type.
     """

@@ -62,11 +62,10 @@ class Extract:
     def stacked(self, *, raw: bool = False) -> Array:
         """Returns all values as one array of shape (record, *tensor shape).
 
-        Raises RaggedError where the records differ in shape or dtype, ValuesNotKeptError where a
-        record has only a summary.
+        Without `raw` the numbers are decoded (bfloat16 to float32). Raises RaggedError where the
+        records differ in shape or dtype, ValuesNotKeptError where a record has only a summary.
 
-        raw: whether to return the numbers as they are stored (bfloat16 as uint16) instead of the
-            decoded numbers (bfloat16 as float32).
+        raw: whether to return the numbers as they are stored (bfloat16 as uint16).
         """
         if self.ragged:
             raise RaggedError(

@@ -35,8 +35,7 @@ def selected(
     Raises AmbiguousTensorError for a tensor of several modes without --mode, OptionError for a rank
     that recorded nothing and for a mode in which no selected tensor was recorded.
 
-    gradients: whether a selector without a kind means the gradient (`grad`, else `pass_grad`)
-        instead of all kinds.
+    gradients: a selector without a kind means `grad`, else `pass_grad`, instead of all kinds.
     """
     try:
         infos = _infos(run, selectors, gradients=gradients)
@@ -89,8 +88,7 @@ def named(
     nothing, AmbiguousTensorError for a tensor of several modes without --mode, OptionError for a
     mode in which none of the tensors was recorded.
 
-    gradients: whether a selector without a kind means the gradient (`grad`, else `pass_grad`)
-        instead of all kinds.
+    gradients: a selector without a kind means `grad`, else `pass_grad`, instead of all kinds.
     """
     return _of_mode(_infos(run, selectors, gradients=gradients), selection.mode)
 

@@ -122,10 +122,10 @@ def _verify_rows(
 ) -> list[int]:
     """Compares all rows of a rank with their checksums, and adds damages to the report.
 
-    Returns the numbers of damaged rows.
+    Returns the numbers of damaged rows. New errors about unreadable files are added to `known`, so
+    that no such error is reported twice.
 
-    known: the texts of errors about unreadable files that were reported already. New errors are
-        added, so that no error is reported twice.
+    known: the texts of the errors about unreadable files that were reported already.
     """
     from anchorlib.errors import StoreError
 
