@@ -69,7 +69,6 @@ def failover_seconds(environ: Mapping[str, str] = os.environ) -> float:
 class Route:
     """The collectors of one rank, in the order in which the rank tries them, and the present one.
 
-    run, rank: the run's name and the rank's number, which decide the order.
     seconds: how long a collector may stay away before the rank moves to the next. None means as
         long as ANCHOR_FAILOVER_SECONDS says, or for ever if there is only one collector.
 

@@ -48,11 +48,10 @@ K = TypeVar("K", bound=Hashable)
 class EncodedFrame(NamedTuple):
     """One frame, ready to be sent: a serialised message with records.
 
+    Before the frame, a stream has to send the first `definitions` entries of `Encoder.definitions`.
+
     parts: the bytes of the PushRequest, in parts, some of which may be views of records' arrays.
-    end: one more than the number of the frame's last record; every fragment of a large record has
-        the same `end`.
-    definitions: how many of `Encoder.definitions`, from the first on, a stream has to send before
-        this frame.
+    end: one more than the number of the last record of which the frame has a row or values.
     """
 
     parts: tuple[Buffer, ...]
@@ -84,8 +83,7 @@ class Encoder:
 
     first: the number that the first record gets; later records are numbered on from there.
 
-    definitions: serialised PushRequests that define series, layouts and phases. The caller has to
-        send them in order on every new stream.
+    definitions: PushRequests that the caller has to send, in order, on every new stream.
     sequence: the number that the next record gets.
     """
 
@@ -160,9 +158,10 @@ class Encoder:
     def _number(self, table: dict[K, int], key: K, define: Callable[[K], int]) -> int:
         """Return the number of `key` in `table`; a missing key is added with the next number.
 
+        For a missing key calls `define`, which adds the key's definition to the next definition
+        message, and returns about how many bytes the definition takes there.
+
         table: the series, layouts or phases that are defined so far, each with its number.
-        define: called with a missing key. It adds the key's definition to the next definition
-            message, and returns about how many bytes the definition takes there.
         """
         number = table.get(key)
         if number is None:

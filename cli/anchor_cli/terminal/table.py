@@ -27,8 +27,7 @@ class Column:
 
     right: align right, as numbers are.
     cut: the column's texts may be cut where the terminal is narrow.
-    main: the column holds names: it is cut after all other columns, and so that different names
-        still look different.
+    main: the column holds names: it is cut last, and different names then still look different.
     spare: when the column may be left out where cutting is not enough: 0 is never, and columns with
         1 are left out before columns with 2, of equal columns the rightmost first.
     """
