@@ -59,8 +59,8 @@ class Outbox:
     lineage: the list to which lineage messages are added; None makes a list.
     may_lag: whether the collector may have more records than `frames`: a spool (queue on disk)
         loses its last records when the machine loses power, although they were sent before.
-    earlier: for each earlier attempt (recording of this rank) in the store that has records which
-        this writer still holds: which records; they have negative numbers, up to -1.
+    earlier: ranges of records that this writer sent before and that the store has in earlier
+        attempts (recordings of this rank); the records have negative numbers, up to -1.
     attempt: the number of the attempt that the collector has to resume; None allows any.
 
     committed: how many records, numbered from 0, the collector has acknowledged.

@@ -67,8 +67,9 @@ class Selection:
     def within(self, last_step: int) -> Selection:
         """Returns this selection with negative steps replaced by the steps that they mean.
 
-        last_step: the last recorded step, which -1 means.
         Raises OptionError where negative steps turn out to select nothing.
+
+        last_step: the last recorded step, which -1 means.
         """
         if not self.from_the_end:
             return self

@@ -83,9 +83,9 @@ def _gaps(run: Run) -> Iterator[CheckResult]:
 def _silent(run: Run) -> Iterator[CheckResult]:
     """Yields one warning about the tensors of which the run has no record.
 
-    Either their records could not be stored (of these tensors five are named and the others
-    counted), or none was ever made (all of these are named). Nothing is yielded where every tensor
-    has a record.
+    Either their records could not be stored (at most five of these tensors are named, the others
+    counted), or none was ever made (all of these tensors are named). Nothing is yielded where every
+    tensor has a record.
     """
     clauses = list(clauses_of(Gaps(run).unrecorded()))
     clauses += [f"{name} has no record" for name in _empty(run)]

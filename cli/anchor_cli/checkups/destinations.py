@@ -169,8 +169,8 @@ def _disk(there: Path) -> CheckResult:
 def _abandoned(path: Path) -> Iterator[CheckResult]:
     """Yields one warning about the runs of a store whose writer died before it closed them.
 
-    The warning names five of these runs and counts the others. Before the warning comes a result of
-    level "broken" for each run that cannot be read.
+    The warning names at most five of these runs, and counts the others. Before the warning comes a
+    result of level "broken" for each run that cannot be read.
     """
     from anchorlib.reading import open_run
     from anchorlib.store import list_runs, locate_store

@@ -29,7 +29,7 @@ def next_commands(comparison: Comparison, runs: tuple[str, str], store: str) -> 
 
     Advice that no command can carry out is a shell comment (# …).
 
-    runs: A and B. store: the value of --store, where runs that are named by name are.
+    runs: A and B. store: the value of --store, the place of runs that are named by name.
     """
     if comparison.verdict == "incomparable":
         return [_line("names", run, store) for run in runs]

@@ -78,7 +78,7 @@ def read(path: Path) -> tuple[list[Dump], list[str]]:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Opens a file for reading without blocking, as a pipe to which nobody writes would do.
+    """Opens a file for reading and never blocks; a pipe to which nobody writes would block.
 
     Raises UnsupportedError for a pipe or device, and for a file that cannot be opened.
     """

@@ -138,7 +138,7 @@ def _of_any(gaps: Gaps, selection: Selection) -> Iterator[str]:
 
 
 def clauses_of(unrecorded: dict[Pair, list[Gap]]) -> Iterator[str]:
-    """Yields a clause for each of five tensors without any record, and one that counts the rest.
+    """Yields a clause for each of the first five tensors, and a clause that counts the others.
 
     unrecorded: the gaps of the tensors without any record, keyed by (name, kind).
     """
