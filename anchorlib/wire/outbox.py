@@ -52,22 +52,23 @@ class Outbox:
     """The writer's side of the gRPC call Push: what to send next, and what each reply means.
 
     encoder: numbers the records and makes the frames, that is, messages with records.
-    window: how many frames may be sent that the collector has not answered yet.
-    frames: where frames wait; None keeps them in memory.
+    window: at most so many frames are sent before the collector has answered the first of them.
+    frames: the queue in which frames wait; None keeps them in memory.
     definitions: serialised PushRequests that each stream sends before the frames that need them;
         None takes those of the encoder.
     lineage: the list to which lineage messages are added; None makes a list.
     may_lag: whether the collector may have more records than `frames`: a spool (queue on disk)
         loses its last records when the machine loses power, although they were sent before.
-    earlier: attempts in the store that hold records which this writer sent before; these records
-        have negative numbers, up to -1.
+    earlier: ranges of records that this writer sent before and that the store has in earlier
+        attempts (recordings of this rank); the records have negative numbers, up to -1.
     attempt: the number of the attempt that the collector has to resume; None allows any.
 
-    committed: how many records the collector has.
+    committed: how many records, numbered from 0, the collector has acknowledged.
     flushed: the number of the last flush that the collector finished.
-    closed: whether the collector has confirmed that the run is closed.
-    resumed: whether the collector has said, on this stream, with which record to go on, and the
-        records that it has are confirmed to be equal to those kept here.
+    closed: whether the collector has confirmed that the rank is closed.
+    resumed: whether records may be sent on this stream. They may once the collector has said with
+        which record to go on, and has confirmed that the records which it has, and which are still
+        kept here, are equal.
     may_lose_power: whether acknowledged records may be lost if the collector's machine loses power.
     """
 
@@ -114,7 +115,7 @@ class Outbox:
         return self._encoder.encode(block)
 
     def append(self, frame: EncodedFrame) -> None:
-        """Queue the next frame to be sent."""
+        """Queue a frame, to be sent after all frames that were queued before."""
         self._frames.append(frame)
 
     def gap(self, gaps: Iterable[Gap]) -> None:
@@ -151,25 +152,26 @@ class Outbox:
         self._lineage += requests
 
     def flush(self) -> int:
-        """Queue a request that the collector flush everything added so far; return its number.
+        """Queue a flush of everything queued so far, and return the number of the flush at once.
 
-        The flush is finished once `flushed` has reached this number.
+        A flush asks the collector to publish these records, so that every zarr reader sees them.
+        It is finished once `flushed` has reached its number.
         """
         last = self._flushes[-1][0] if self._flushes else self.flushed
         self._flushes.append((last + 1, self._frames.end))
         return last + 1
 
     def close(self) -> None:
-        """Queue the message Close, which closes the rank; it is sent after everything else."""
+        """Queue the message Close, which closes the rank and is sent after everything else."""
         self._closing = True
 
     def drop(self) -> None:
-        """Forget all frames, as they will never be sent; `waiting` still counts their records."""
+        """Forget all frames, because none will be sent; `waiting` still counts their records."""
         self._frames.drop()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the frames that the collector has not acknowledged."""
+        """How many bytes the frames have that the collector has not acknowledged."""
         return self._frames.nbytes
 
     @property
@@ -180,9 +182,9 @@ class Outbox:
     # -- called by the stream, which sends and receives
 
     def restart(self) -> None:
-        """Count everything as unsent: a new stream begins.
+        """Mark everything as unsent, because a new stream begins.
 
-        The collector will say with which record to go on.
+        Nothing is sent until the collector has said with which record to go on.
         """
         self.resumed = False
         self._resume_at: int | None = None
@@ -207,13 +209,16 @@ class Outbox:
 
     @property
     def at_rest(self) -> bool:
-        """Whether the collector has everything, so that the stream may end until more is added."""
+        """Whether the collector has all that was queued, and no Close is queued.
+
+        The stream may then end, until something is queued again.
+        """
         unsaid = self._untold or self._lineage_sent < len(self._lineage) or self._flushes
         busy = self.owed or self._closing or self._frames.first() is not None
         return not (unsaid or busy or self.waiting)
 
     def next(self) -> bytes | None:
-        """Return the next serialised message to send; None if nothing can be sent now."""
+        """Return the next serialised message and count it as sent; None if none may be sent now."""
         if not self.resumed:
             return self._questions.next()
         frame = self._frames.first()
@@ -243,9 +248,11 @@ class Outbox:
     def take(self, reply: PushReply) -> None:
         """Process a reply of the collector to messages of this stream.
 
+        What the collector has acknowledged is removed from the queue of frames.
+
         Raises FrameError for a reply that breaks the protocol, RunExistsError if the collector has
-        other records than those sent, GarbledError if the collector finished a flush or the close
-        although a frame that was sent before has not arrived.
+        other records under the numbers of records that are kept here, GarbledError if the collector
+        finished a flush or the close although a frame that was sent before has not arrived.
         """
         said = reply.WhichOneof("message")
         if said == "resume":
@@ -275,9 +282,9 @@ class Outbox:
         return self._questions.answered
 
     def tidy(self) -> None:
-        """Finish the slow work of `take`, such as removing files.
+        """Finish the slow work that `take` has left, such as removing files.
 
-        Unlike the other methods it is called without the lock.
+        Unlike the other methods, `tidy` has to be called without the owner's lock.
         """
         self._frames.tidy()
 
@@ -299,9 +306,11 @@ class Outbox:
         return next(gap_requests([self._untold.pop(key) for key in keys]))
 
     def _flush_due(self, first: EncodedFrame | None) -> int | None:
-        """Return the number of the next flush, if all records before it were sent; else None.
+        """Return the number of the next flush to send, if its turn has come; else None.
 
-        first: the first frame that was not sent; None if all were sent.
+        Its turn comes when all records that were queued before the flush have been sent.
+
+        first: the first frame that was not sent yet; None if all were sent.
         """
         for flush, before in self._flushes:
             if flush > self._flush_sent:
@@ -330,10 +339,11 @@ class Outbox:
         self._go_on()
 
     def _settle_flushes(self, *, whole: bool) -> None:
-        """Count answered flushes as finished, once the collector has the records before them.
+        """Count answered flushes as finished where the collector has the records before them.
 
-        whole: whether an Ack message has come since the flush was answered. A record that is still
-            missing then was lost on the way; otherwise the Ack is the next reply.
+        whole: whether an Ack message, which counts the collector's records, has come since the
+            flush was answered. Where it has and records are still missing, these were lost on the
+            way, and GarbledError is raised. Where it has not, the flush is left until the Ack.
         """
         while self._flushes and self._flushes[0][0] <= self._flush_answered:
             flush, before = self._flushes[0]
@@ -345,9 +355,10 @@ class Outbox:
             self.flushed = flush
 
     def _go_on(self) -> None:
-        """Resume sending, once the collector's records are confirmed to equal those kept here.
+        """Allow sending if the collector's records are confirmed to equal those kept here.
 
-        The records that the collector has are forgotten; the records behind them are sent.
+        The records that the collector has are then removed here, and those behind them are sent
+        next. Does nothing while a confirmation is still to come.
         """
         if self._questions.open or self._resume_at is None:
             return

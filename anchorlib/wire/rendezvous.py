@@ -1,4 +1,4 @@
-"""Chooses which of several collectors records a rank, and to which the rank moves if it is away.
+"""Chooses which of several collectors records a rank, and which takes over if that one is away.
 
     by_hash((a, b, c), "run1", 3)  ─▶ (c, a, b)      rank 3 begins at c, and goes on at a
 
@@ -72,8 +72,9 @@ class Route:
     seconds: how long a collector may stay away before the rank moves to the next. None means as
         long as ANCHOR_FAILOVER_SECONDS says, or for ever if there is only one collector.
 
-    order: the collectors. part: the index in `order` of the collector that gets the rank's records
-        now. has_moved: whether the rank has moved from one collector to another so far.
+    order: the collectors, in the order in which the rank tries them.
+    part: the index in `order` of the present collector, to which the rank's records go now.
+    has_moved: whether the rank has moved from one collector to another so far.
     """
 
     def __init__(
@@ -101,8 +102,9 @@ class Route:
     def seconds(self) -> float:
         """How many seconds the present collector may stay away before the rank moves to the next.
 
-        The time doubles after each round in which no collector acknowledged records: if all
-        collectors are slow, a rank that leaves each too early would never deliver anything.
+        The time doubles, at most six times, after each round through all collectors in which none
+        acknowledged records: a rank that left slow collectors too early would never deliver
+        anything.
         """
         return self._seconds * 2.0 ** min(self._vain // len(self.order), _MOST_ROUNDS)
 

@@ -14,9 +14,9 @@ __all__ = ["check_private"]
 def check_private(file: Path) -> None:
     """Raise OptionError if the mode of `file` lets others use it, OSError if it is missing.
 
-    Only its owner may have rights to a file of this process's user. A file of another user may also
-    be readable by its group: otherwise a service could not read a secret that belongs to root and
-    is mounted for the service.
+    A file that belongs to this process's user may give rights to its owner alone. A file of another
+    user may also be readable, but not writable, by its group: otherwise a service could not read a
+    secret that belongs to root and is mounted for the service.
     """
     status = file.stat()
     own = status.st_uid == os.geteuid()

@@ -1,8 +1,8 @@
 """Versions of the protocol: which of them a collector accepts, and which spools can be delivered.
 
-A writer speaks one version, `PROTOCOL`. A collector accepts the version before it as well, so that
-collectors can be upgraded first while trainings go on. So does `anchor push`, which delivers spools
-(queues of records that writers left on disk).
+A writer speaks one version, `PROTOCOL`. A collector accepts also the version before `PROTOCOL`, so
+that collectors can be upgraded first while trainings go on. The same versions are accepted by
+`anchor push`, which delivers spools (queues of records that writers left on disk).
 """
 
 from __future__ import annotations

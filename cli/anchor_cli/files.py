@@ -19,10 +19,12 @@ T = TypeVar("T")
 
 
 def by_suffix(path: Path, choices: Mapping[str, T], option: str = "-o") -> T:
-    """Returns the value that `choices` has for the suffix of `path`, as ".csv".
+    """Returns the value that `choices` has for the suffix of `path`.
 
-    Raises OptionError, which lists the known suffixes, for any other. option: the option that gave
-    the path, for the error.
+    Raises OptionError, which lists the known suffixes, for any other suffix.
+
+    choices: the values, keyed by suffix in lower case, such as ".csv".
+    option: the option that gave the path, for the error.
     """
     try:
         return choices[path.suffix.lower()]
@@ -37,8 +39,8 @@ def by_suffix(path: Path, choices: Mapping[str, T], option: str = "-o") -> T:
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
     """A context that yields a temporary open file, which replaces `path` when the context ends.
 
-    If anything fails, an older file at `path` stays as it is. Raises OptionError where `path`
-    cannot be written.
+    If an error is raised in the context, an older file at `path` stays as it is, and the temporary
+    file is removed. Raises OptionError where `path` cannot be written.
     """
     target = Path(os.path.realpath(path))  # a link is kept, and the file that it leads to replaced
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -62,8 +64,8 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
 def written_text(place: str) -> Iterator[IO[str]]:
     """A context that yields a text file in UTF-8, which replaces `place` when the context ends.
 
-    "-" yields stdout. Line ends are written as they are. Raises OptionError where the file cannot
-    be written; an older file then stays as it is.
+    For "-" as `place`, stdout is yielded. Line ends are written as they are, without conversion.
+    Raises OptionError where the file cannot be written; an older file then stays as it is.
     """
     if place == "-":
         yield sys.stdout

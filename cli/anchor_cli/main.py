@@ -124,7 +124,10 @@ def _top(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs `anchor` with these arguments (default: the process's own); returns the exit code."""
+    """Runs `anchor` with the given arguments, and returns the exit code.
+
+    arguments: the words behind `anchor`; None takes those of this process's command line.
+    """
     _prepare()
     try:
         with asked_by_bash(), _speaking():
@@ -156,8 +159,10 @@ _CODES = (
 def _answer(arguments: Sequence[str] | None) -> int:
     """Runs one command and returns its exit code; errors become one line on stderr.
 
-    arguments: the command line; None takes the process's own. OSError (a full disk, a closed pipe)
-    is raised for `main`; with ANCHOR_DEBUG=1 unexpected errors are raised too.
+    OSError (a full disk, a closed pipe) is not caught here, but in `main`. With ANCHOR_DEBUG=1
+    unexpected errors are raised too.
+
+    arguments: the words behind `anchor`; None takes those of this process's command line.
     """
     try:
         code = _command()(
@@ -191,9 +196,9 @@ def _answer(arguments: Sequence[str] | None) -> int:
 
 @functools.cache
 def _command() -> typer.core.TyperGroup:
-    """Returns the click command made of all commands and their options.
+    """Returns the click command that has all commands of `anchor` with their options.
 
-    It is cached, because typer takes a while to read all functions.
+    The result is cached, because typer takes a while to read all functions.
     """
     command = typer.main.get_command(app)
     assert isinstance(command, typer.core.TyperGroup)
@@ -203,8 +208,10 @@ def _command() -> typer.core.TyperGroup:
 def _usage(error: typer.TyperException, arguments: Sequence[str]) -> str:
     """Returns an error of usage as one line, which ends with the command that shows the help.
 
-    arguments: the words of the command line. They say whose help to name where the error does not
-    know its command, as after an option without a value.
+    Where the error does not know its command, such as after an option without a value, the first
+    argument that is a command says whose help to name.
+
+    arguments: the words behind `anchor`.
     """
     message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
@@ -218,7 +225,8 @@ def _usage(error: typer.TyperException, arguments: Sequence[str]) -> str:
 def _trouble(error: OSError) -> str:
     """Returns the line that tells the user about an OSError, with the name of the file.
 
-    Where writing failed and the error names no file, it was stdout that could not be written.
+    An error of writing, such as a full disk, that names no file is taken for an error of stdout;
+    any other error that names no file gives the reason alone.
     """
     reason = error.strerror or str(error)
     if error.filename is not None:

@@ -15,7 +15,10 @@ __all__ = ["progress"]
 def progress(title: str) -> Iterator[Progress]:
     """A context that shows a progress bar, and yields the function that moves it.
 
-    The bar is removed when the context ends. title: the text before it; names in it are escaped.
+    The bar is removed when the context ends. Where stderr is no terminal, no bar is shown, and the
+    yielded function does nothing.
+
+    title: the text before the bar. Control characters in it are escaped here.
     """
     if not sys.stderr.isatty():
         yield lambda done, total: None  # noqa: ARG005  # no terminal shows it

@@ -16,6 +16,7 @@ __all__ = ["note_spools"]
 def note_spools(run: str, name: str | None = None) -> None:
     """Prints on stderr each spool of a run on this machine, and the command that delivers it.
 
+    run: the run's name in the spool; of a renamed run, the old name.
     name: the run's new name; None where the run was removed.
     """
     from anchorlib.spool import spools_here

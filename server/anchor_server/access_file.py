@@ -1,6 +1,7 @@
 """Reads the access file, which lists tokens and their rights, and reads it again when it changes.
 
-A collector also reads it when it starts, and on SIGHUP.
+A collector also reads the file when it starts, and on SIGHUP. The grants in the file are its tokens
+with the rights of each.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ _Signature = tuple[int, int, int] | None
 class AccessFile:
     """The access file at `path`, with a thread that watches it; any thread may call `read`.
 
-    on_change: from `start` to `stop` the thread calls it with the file's grants (tokens with their
-        rights) whenever the file has changed.
-    certificates: whether clients show certificates; if not, a file that names some is refused,
-        because nobody could ever have those grants.
+    on_change: called by the thread, from `start` to `stop`, with the file's grants (tokens with
+        their rights) whenever the file has changed. Changed files that cannot be used are only
+        logged.
+    certificates: whether clients are asked for certificates. If not, a file that names any is
+        refused, because nobody could ever have their rights.
     """
 
     def __init__(
@@ -97,9 +99,9 @@ class AccessFile:
     def _has_changed(self) -> bool:
         """Returns whether the file was changed after it was read, and the change is complete.
 
-        A change counts as complete when the file is the same at this call and the previous one:
-        until then someone may be writing it. A file that is missing now and was read before counts
-        as changed: reading it then logs the error once.
+        A change counts as complete when the file is the same at this call and at the call before:
+        until then someone may be writing the file. A file that was read before and is missing now
+        counts as changed, so that the attempt to read it logs the error, once.
         """
         now = self._signature()
         before, self._seen = self._seen, now

@@ -22,9 +22,9 @@ _BIND: Final = re.compile(r"(\[[^][]+\]|[^][]+):(\d{1,5})", re.ASCII)
 
 
 def host_and_port(bind: str) -> tuple[str, int] | None:
-    """Splits an address to listen on, as "127.0.0.1:50051", into its host and port.
+    """Splits an address to listen on, such as "127.0.0.1:50051", into its host and port.
 
-    An IPv6 host keeps its brackets. None for a text that is no such address.
+    An IPv6 host keeps its brackets. Returns None for a text that is no such address.
     """
     match = _BIND.fullmatch(bind)
     if match is None or int(match[2]) >= 1 << 16:
@@ -35,11 +35,12 @@ def host_and_port(bind: str) -> tuple[str, int] | None:
 def checked_host(bind: str, *, guarded: bool, insecure: bool) -> str:
     """Checks an address to listen on, and returns its host.
 
-    bind: the address, as "127.0.0.1:50051".
-    guarded: the collector uses TLS and demands a token or a certificate from callers.
+    Raises OptionError for a text that is no address. Where the collector is neither `guarded` nor
+    `insecure`, also raises OptionError for an address that other machines can reach.
 
-    Raises OptionError for a text that is no address, and for an address that other machines reach
-    where the collector is neither guarded nor `insecure`.
+    bind: the address, such as "127.0.0.1:50051".
+    guarded: whether the collector uses TLS and demands a token or a certificate from callers.
+    insecure: whether the user allows other machines to connect without that.
     """
     host_port = host_and_port(bind)
     if host_port is None:
@@ -54,7 +55,10 @@ def checked_host(bind: str, *, guarded: bool, insecure: bool) -> str:
 
 
 def port_taken(bind: str) -> str:
-    """Returns the error text for an address that cannot be bound; it names the port's holder."""
+    """Returns the error text for an address that cannot be bound.
+
+    The text names the process that holds the port, where the system shows it.
+    """
     return (
         f"cannot listen on {bind}: {listener(int(bind.rpartition(':')[2]))} holds that "
         "port, or the address is not this machine's; stop it, or choose another with "
@@ -65,9 +69,10 @@ def port_taken(bind: str) -> str:
 def take_store(store: Path, *, fsync: bool, read_only: bool) -> None:
     """Makes the store's directory where it is missing, and checks that it can be written.
 
-    fsync: make a new directory survive power loss. read_only: only check that the store exists.
+    Raises StoreError where the directory is missing, cannot be made or cannot be written.
 
-    Raises StoreError where a check fails.
+    fsync: whether to make a new directory survive power loss.
+    read_only: whether to check only that the directory exists, and to make and write nothing.
     """
     if read_only:
         if not store.is_dir():

@@ -1,8 +1,9 @@
 """Moves closed runs of a collector to an archive, in the background.
 
 A run is archived when its trainers have closed all of its ranks and no record was written to it for
-a while. A rank whose trainer went on at another collector is closed there: the part of the rank
-that is left here is archived once the part that was closed is in the archive.
+a while. A rank whose trainer went on at another collector is closed at that collector, so that the
+part of the rank that is stored here stays open. It is archived once the closed part of the rank is
+in the archive.
 A run whose archiving fails is tried again after pauses that double. All this is done in a thread of
 its own, so that streams and readers do not wait for it.
 """
@@ -56,7 +57,7 @@ class Archiving:
     shelf: the archive, that is, the directory or object store where runs go.
     after: how many seconds after its last record a closed run is archived.
     keep: which archived runs stay in the store, and for how long.
-    without_conditions: also use an object store that cannot make conditional writes.
+    without_conditions: whether to use also an object store that cannot refuse to overwrite.
     """
 
     shelf: Shelf
@@ -69,7 +70,8 @@ class Archiving:
 class _Pause:
     """A pause before a retry: twice as long as the pause before, at most `_LONGEST_PAUSE`.
 
-    until: when the pause ends, as `time.monotonic()` counts. seconds: how long it is; 0 at first.
+    until: when the pause ends, as `time.monotonic()` counts.
+    seconds: how long the pause is; 0 before the first failure.
     """
 
     until: float = 0.0
@@ -117,8 +119,8 @@ class Archiver:
     def stop(self, patience: float) -> None:
         """Ends the thread; waits at most `patience` seconds for the rank that it is archiving.
 
-        A run of which only some ranks are archived then is completed by the next archiver of this
-        store.
+        If only some ranks of a run are archived by then, the next archiver of this store completes
+        the run.
         """
         self.end()
         if self._thread.is_alive():
@@ -127,8 +129,8 @@ class Archiver:
     def look(self) -> None:
         """Archives the runs that have been closed for long enough.
 
-        Then it removes from the store the archived runs that the setting `keep` does not keep.
-        Raises nothing: errors are logged and counted.
+        Then removes from the store the archived runs that the setting `keep` does not keep. Blocks
+        until all that is done. Raises nothing: errors are logged and counted.
         """
         try:
             self._shelf = self._shelf or checked_shelf(
@@ -175,15 +177,15 @@ class Archiver:
     def _has_ended(self, run: str, parts: Sequence[RankReader], shelf: Shelf) -> bool:
         """Returns whether this collector should archive its parts of the run's ranks now.
 
-        True where all these parts are closed. Where other collectors hold parts of the run too,
-        also True as soon as one rank was closed, here or elsewhere: another collector may be
-        waiting for this collector's part of that rank. The archive, which shows what was closed
-        elsewhere, is asked after pauses that double; during a pause the result is False. True as
-        well while the run waits for a new try because archiving it failed, and where the parts in
-        the archive are damaged.
-
-        parts: the parts that this collector holds. Raises CollectorError where the archive does
+        Returns True where all these parts are closed. Where other collectors hold parts of the run
+        too, also returns True as soon as one rank was closed, here or at another collector: that
+        collector may be waiting for the part of the rank that is here. The archive, which shows
+        what other collectors closed, is asked after pauses that double; during a pause the result
+        is False. Also returns True while the run waits for a new try because archiving it failed,
+        and where the parts in the archive are damaged. Raises CollectorError where the archive does
         not answer.
+
+        parts: the parts that this collector holds.
         """
         if all(one.catalogue.state == "closed" for one in parts):
             return True
@@ -224,8 +226,8 @@ class Archiver:
     def _tick(self, done: int, ranks: int) -> None:  # noqa: ARG002  # as `archive_run` calls it
         """Raises _EndedError where the archiver is to stop.
 
-        `archive_run` calls it before each rank, so that the archiver ends soon even in the middle
-        of a run of many ranks.
+        `archive_run` calls this method before each rank, so that the archiver ends soon even in the
+        middle of a run of many ranks. The arguments, which are not used, count ranks.
         """
         if self._stopped.is_set():
             raise _EndedError

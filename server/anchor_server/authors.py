@@ -23,17 +23,18 @@ __all__ = ["check_author", "check_runs", "linked_run"]
 def check_author(store: Path, grant: Grant, run: str, *, anew: bool) -> None:
     """Raises a Refusal where another token made the run and `grant` has no right to replace it.
 
-    grant: the caller's token with its rights.
-    anew: the run is to be recorded anew, which removes its records.
-
     Some runs were made without a token: by a collector that had no access file, or by a trainer in
     the directory itself. Whoever has the right to write may continue such a run; to record it anew
-    takes the right to replace. So does recording anew a run whose files are in its archive alone.
+    takes the right to replace. The right to replace is also needed to record anew a run whose files
+    are in its archive alone.
 
-    Where the run's folder is a link to another run of the store, the records go to that run:
-    writing needs the right to write both.
+    Where the run's folder is a link to another run of the store, the records go to that run: then
+    a caller without the right to write that run too is refused.
 
     Raises StoreError where the note of who made the run is damaged or missing.
+
+    grant: the caller's token with its rights; that it may write to `run` was checked before.
+    anew: whether the run is to be recorded anew, which removes its records.
     """
     other = linked_run(store, run)
     if other is not None and not grant.may(Right.WRITE, other):
@@ -65,8 +66,9 @@ def check_author(store: Path, grant: Grant, run: str, *, anew: bool) -> None:
 def linked_run(store: Path, run: str) -> str | None:
     """Returns the run that a run's folder is a symbolic link to.
 
-    None where the folder is no link, and where the link leads out of the store. "" where the link
-    leads to a folder of the store that is no run: only a grant for all runs ("*") covers that name.
+    Returns None where the folder is no link, and where the link leads out of the store. Returns ""
+    where the link leads to a folder of the store that is no run: as the name of a run, "" is
+    covered only by a grant for all runs ("*").
     """
     folder = run_directory(store, run)
     if not folder.is_symlink():
@@ -83,9 +85,12 @@ def check_runs(
 ) -> None:
     """Raises a Refusal where a new run `run` would exceed a limit on the number of runs (max_runs).
 
-    A run that exists already always passes. limits: the collector's limits. grant: the caller's
-    token, which may have a limit of its own; it counts the runs that this token made. making: runs
-    that other streams are creating at this moment, with the name of the token of each.
+    For a run that exists already nothing is raised. Runs that other streams are creating at this
+    moment count too.
+
+    limits: the collector's limits, for the runs of all tokens together.
+    grant: the caller's token, which may have a limit of its own on the runs that it has made.
+    making: for each run that another stream is creating, the name of the token that creates it.
     """
     if limits.runs is None and grant.limits.runs is None:
         return

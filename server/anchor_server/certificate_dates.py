@@ -41,7 +41,10 @@ def _validity(der: bytes) -> tuple[datetime, datetime]:
 
 
 def _elements(der: bytes) -> list[tuple[int, bytes]]:
-    """Splits the content of a DER sequence; returns the tag and the content of each element."""
+    """Splits the content of a DER sequence; returns the tag and the content of each element.
+
+    DER is the binary form of certificates: elements of a tag, a length and a content.
+    """
     elements = []
     at = 0
     while at < len(der):

@@ -46,10 +46,12 @@ def own_identity(store: Path, bind_host: str) -> Identity:
     """Returns a self-signed certificate and a token for a collector; makes what is missing.
 
     The certificate of an earlier start is used again while it is valid for 30 days more and names
-    this host; otherwise a new one is made. The token of an earlier start always stays.
+    this host; otherwise a new certificate is made. The token of an earlier start always stays.
 
     Raises MissingExtraError without the package cryptography, StoreError where the store cannot
     be written.
+
+    bind_host: the host that the collector listens on.
     """
     folder = store.absolute() / ".anchor" / "tls"
     names = _names(bind_host)
@@ -74,7 +76,9 @@ def check_own() -> None:
 
 
 def _names(bind_host: str) -> list[str]:
-    """Returns host names and addresses by which clients may reach the collector, the best first.
+    """Returns host names and addresses by which clients may reach the collector.
+
+    The first is the one that clients should use.
 
     bind_host: the host that the collector listens on.
     """

@@ -56,22 +56,25 @@ class Collector:
 
     store: the directory, made where it does not exist.
     bind: host:port; port 0 picks a free port. `address` holds the port that was picked.
-    tls, token, access: who may call. `token` has all rights; `access` is a file that names several
-        tokens with the rights of each (see `anchor_server.tokens`) and is read again when it
-        changes. A collector has a token or an access file, not both. An address beyond loopback
-        needs tls and a token or access file (or tls with a client CA), unless `insecure` is set.
+    tls: the certificate of the port; None serves without TLS.
+    token, access: who may call. Whoever shows `token` has all rights; `access` is a file that names
+        several tokens with the rights of each (see `anchor_server.tokens`) and is read again when
+        it changes. A collector has a token or an access file, not both; with neither, anyone may
+        call.
+    insecure: allow an address that other machines can reach. Without it such an address needs tls
+        and a token or access file (or tls with a client CA).
     fsync: acknowledge records once they survive power loss, not only kill -9 of this process.
     read_only: give files out and change nothing on disk; training processes keep their records in
         their spools, and connect again later.
-    max_streams: training processes that may be connected at once.
-    idle_timeout: seconds that a stream may send nothing; a training process that has no records for
-        longer connects again when it has some.
-    max_bytes: most bytes of one rank on disk. max_run_bytes: most bytes of all ranks of a run.
+    max_streams: how many training processes may be connected at once.
+    idle_timeout: how many seconds a stream (Push call) may send nothing before it is ended; a
+        training process connects again when it has records to send.
+    max_bytes, max_run_bytes: most bytes on disk of one rank, and of all ranks of a run together.
         Beyond either limit values are left out and summaries kept. A twentieth of the disk stays
         free in any case.
-    max_run_files, max_runs, max_rate: most files and folders of a run, runs in the store, and bytes
-        a second that all streams send together. Records beyond these limits wait in the trainer's
-        spool (a queue on its disk).
+    max_run_files, max_runs, max_rate: most files and folders of a run, most runs in the store, and
+        most bytes a second that all streams send together. Records beyond these limits wait in the
+        trainer's spool (a queue on its disk).
     record_bytes: the most bytes of values in one record.
     archiving: where and when closed runs are archived; None leaves them in the store.
 
@@ -172,13 +175,12 @@ class Collector:
         """Reads the certificates and the access file again, or replaces the token.
 
         New certificates serve new connections. Connections and calls that are open go on, except
-        streams whose caller the new access file would refuse: those end.
+        streams (Push calls) whose caller the new access file would refuse: those end.
 
-        token: the new token; None keeps the present one. A collector that was made without a token
-            never demands one.
+        Raises OptionError for files that cannot be used; what was read before then stays in use.
 
-        Raises OptionError for files that cannot be used; the collector then keeps the files that
-        it read before.
+        token: the new token; None keeps the present token. A collector that was made without a
+            token, or with an access file, ignores this argument.
         """
         if self._access is not None:
             self._access.read()
@@ -194,21 +196,22 @@ class Collector:
         self._push.look_again()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the collector was stopped, or for `timeout` seconds (None: without end).
+        """Waits until the collector has stopped, but at most `timeout` seconds (None: for ever).
 
-        Returns whether it was stopped.
+        Returns whether the collector has stopped.
         """
         return self._stopped.wait(timeout)
 
     def stop(self, grace: float = 10.0, *, readers: bool = False) -> None:
         """Writes and acknowledges records that have arrived, then ends all calls and the server.
 
-        Each rank is published, so that any zarr reader sees all of its records. Until calls end,
-        readers are answered, and the health service says NOT_SERVING. After `grace` seconds calls
-        that are still open are cancelled. A second call of `stop` waits for the first.
+        Blocks until that is done. Each rank is published, so that any zarr reader sees all of its
+        records. Until calls end, readers are answered, and the health service says NOT_SERVING.
+        After `grace` seconds calls that are still open are cancelled. A second call of `stop` waits
+        for the first and does nothing.
 
-        readers: wait also for readers, who fetch a run in many calls: until none of them has called
-            for two seconds, within the same `grace`.
+        readers: whether to wait also for readers, who fetch a run in many calls: until none of them
+            has called for two seconds, but no longer than `grace` in all.
         """
         with self._stop_lock:
             if self._stopped.is_set():
@@ -236,9 +239,10 @@ class Collector:
     def _release(self, over: float) -> None:
         """Waits until no stream (Push call) holds a rank, then stops the archiver's thread.
 
-        over: when to stop waiting, as `time.monotonic()` counts; the archiver gets 5 seconds at
-        most. A run whose archiving is interrupted here is completed by the next collector of this
-        store.
+        The archiver gets at most 5 seconds of that time. A run whose archiving is interrupted here
+        is completed by the next collector of this store.
+
+        over: when to stop waiting, as `time.monotonic()` counts.
         """
         if self._archiver is not None:
             self._archiver.end()
@@ -248,10 +252,11 @@ class Collector:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all threads that answer calls have ended after `stop`.
+        """Whether `stop` was called and all threads that answer calls have ended.
 
-        False where a call does not end although it was cancelled. All acknowledged records are in
-        the store either way, but Python waits for that call's thread when the process ends.
+        After `stop`, the value is False where a call did not end although it was cancelled. All
+        acknowledged records are in the store either way, but Python waits for that call's thread
+        when the process ends.
         """
         return self._has_ended
 
@@ -292,8 +297,9 @@ class Collector:
 def serve(store: Path | str, bind: str = "127.0.0.1:0", **settings: Any) -> Iterator[Collector]:
     """Starts a collector and yields it; stops it when the context ends.
 
-    bind: host:port; port 0 picks a free port. settings: keyword arguments of `Collector`. Raises
-    OptionError, CollectorError or StoreError where the collector cannot be made.
+    Raises OptionError, CollectorError or StoreError where the collector cannot be made.
+
+    bind: host:port; port 0 picks a free port. settings: further keyword arguments of `Collector`.
     """
     with Collector(store, bind, **settings) as collector:
         yield collector

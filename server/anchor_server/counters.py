@@ -25,16 +25,17 @@ _REASONS: Final = 16  # clients choose the words of a reason: further ones are c
 class ArchiveTally:
     """The counters of the archiver: what it has archived, what is due, and what failed.
 
-    Only the archiver's thread changes them, and it replaces values as a whole, so that any thread
-    may read.
+    Only the archiver's thread changes the counters. It replaces each value as a whole, so that any
+    thread may read them.
 
     place: the archive's directory or URL.
     runs, bytes: how much was archived since the collector was made.
-    due: closed runs that were not archived yet when the store was last looked through.
-    freed: bytes of archived runs that were then removed from the store.
-    failures: the number of failed attempts; problem: the error of the last one.
-    failing: runs that could not be archived, with the error of each.
-    away: why no run can be archived now, as when the archive cannot be reached; "" for no reason.
+    due: the closed runs that were still to be archived when the store was last looked through.
+    freed: bytes that removing archived runs from the store has freed.
+    failures: the number of failed attempts to archive.
+    problem: the error of the last failed attempt; "" before the first.
+    failing: the runs that could not be archived: the error of each, keyed by the run's name.
+    away: why no run at all can be archived now, such as an archive that is down; else "".
     """
 
     place: str = ""
@@ -66,7 +67,8 @@ class ArchiveTally:
     def failed(self, problem: str, run: str = "") -> None:
         """Counts a failed attempt to archive.
 
-        problem: why. run: the run that failed; "" where nothing at all can be archived.
+        problem: the error, as text.
+        run: the run that could not be archived; "" where no run at all can be archived.
         """
         self.failures += 1
         self.problem = problem
@@ -79,15 +81,18 @@ class ArchiveTally:
 class CollectorCounters:
     """The totals of a collector since it was made; any thread may count.
 
-    records: numbers by result: "stored", "dup" (already in the store) and "rejected".
+    Commits are counted by their duration: there is a count for each entry of `SECONDS`, of commits
+    that took at most that time and longer than the entry before, and one for all longer commits.
+
+    records: how many records were "stored", "dup" (already stored) or "rejected", by these keys.
     nbytes: bytes of stored values.
-    damaged: values and messages that did not fit their checksum.
-    refused: calls that were refused, by the kind of the refusal.
-    dropped: observations that a client, or the store for want of room, left out, by reason.
-    roster: the open streams, with their rates. streams: how many are open.
+    damaged: how many values and messages did not fit their checksum.
+    refused: how many calls were refused, keyed by the kind of the refusal.
+    dropped: how many observations a client, or a store without room, left out, keyed by reason.
+    roster: the streams (Push calls of trainers) that write a rank now, with their rates.
+    streams: how many streams are open.
     archive: the archiver's counters; None for a collector that archives nothing.
-    commits: for each entry of `SECONDS`, how many commits took at most that time and longer than
-    the entry before; the last number counts all longer commits.
+    commits: the counts of commits by duration, as explained above.
     commit_seconds: the seconds that all commits took together.
     """
 
@@ -107,7 +112,7 @@ class CollectorCounters:
     def add(self, result: str, records: int, nbytes: int = 0) -> None:
         """Counts records and the bytes of their values.
 
-        result: what became of them: "stored", "dup" or "rejected".
+        result: what became of the records: "stored", "dup" (already in the store) or "rejected".
         """
         with self._lock:
             self.records[result] += records
@@ -119,7 +124,7 @@ class CollectorCounters:
             self.damaged += 1
 
     def refuse(self, kind: str) -> None:
-        """Counts a refused call; kind: the kind of its refusal."""
+        """Counts a refused call under the kind of its refusal."""
         with self._lock:
             self.refused[kind] += 1
 
@@ -134,7 +139,10 @@ class CollectorCounters:
 
     @contextmanager
     def commit(self) -> Iterator[None]:
-        """A context that is counted as one commit to the store, with its time, unless it raises."""
+        """A context that is counted, with its duration, as one commit to the store.
+
+        A context that is left by an error is not counted.
+        """
         began = time.monotonic()
         yield
         seconds = time.monotonic() - began

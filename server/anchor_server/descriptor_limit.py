@@ -22,8 +22,9 @@ _RANKS: Final = 256  # most jobs have fewer ranks: room for these needs no warni
 def allow_files(streams: int) -> None:
     """Raises the soft limit of open files to the number that `streams` streams need.
 
-    A stream is one Push call of a trainer. Where the hard limit is lower, raises the soft limit to
-    the hard limit, and logs a warning if that suffices neither for `streams` nor for 256 streams.
+    A stream is one Push call of a trainer. A soft limit that is high enough stays. Where the hard
+    limit is too low, the soft limit is raised to the hard limit, and a warning is logged if that
+    suffices neither for `streams` nor for 256 streams.
     """
     wanted = streams * _A_STREAM + _VALUES + _OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -17,9 +17,10 @@ __all__ = ["FragmentMemory"]
 class FragmentMemory:
     """Counts and bounds the memory of records whose last fragment is still to come.
 
-    limit: the most bytes; None takes a share of the memory of this machine, or of its container.
-    A record larger than the limit is accepted while no other record is unfinished: otherwise it
-    could never be received.
+    A record larger than the limit is accepted while no other record is unfinished: otherwise such a
+    record could never be received. Any thread may call the methods.
+
+    limit: the most bytes; None takes a share of the memory of this machine or its container.
     """
 
     def __init__(self, limit: int | None = None) -> None:

@@ -56,11 +56,11 @@ _READ_ONLY: Final = (
 
 
 class Gate(grpc.ServerInterceptor):
-    """Lets a call through where its caller has the right, as the access file says at that moment.
+    """Lets a call through where its caller has the right that the call needs, and refuses others.
 
     access: all tokens with their rights; a new value takes effect with the next call.
     readers: is told of each call that needs the right to read.
-    read_only: refuse each call that would change a run.
+    read_only: whether `check` refuses every right but that to read.
     """
 
     def __init__(
@@ -101,15 +101,20 @@ class Gate(grpc.ServerInterceptor):
         return grant
 
     def name(self, context: grpc.ServicerContext) -> str:
-        """Returns the name of the token or certificate that a call shows, "" for an unknown one."""
+        """Returns the name that the access file gives to a call's token or certificate.
+
+        Returns "" for a caller that is not known, and where there is no access file.
+        """
         grant = self.access.of_shown(_token(context), _certificate(context))
         return "" if grant is None else grant.name
 
     def check(self, context: grpc.ServicerContext, right: Right, run: str | None) -> Grant:
         """Checks that the caller of a call has `right` to `run`; returns all rights of the caller.
 
-        run: None stands for files that belong to no run. Raises a Refusal for an unknown caller,
-        for one without that right, and for any right but reading while the collector is read-only.
+        Raises a Refusal for an unknown caller, for a caller without that right, and for any right
+        but that to read while the collector is read-only.
+
+        run: the run's name; None stands for files that belong to no run.
         """
         grant = self.grant(context)
         if not grant.may(right, run):
@@ -160,7 +165,7 @@ def _lacking(grant: Grant, right: Right, what: str) -> Refusal:
 def _token(context: grpc.ServicerContext) -> bytes | None:
     """Returns the token in a call's authorization header; None where there is no such header.
 
-    b"" for a header that holds no bearer token.
+    Returns b"", which no token equals, for a header that holds no bearer token ("Bearer TOKEN").
     """
     shown = dict(context.invocation_metadata() or ()).get("authorization")
     if shown is None:
@@ -171,9 +176,10 @@ def _token(context: grpc.ServicerContext) -> bytes | None:
 
 
 def _certificate(context: grpc.ServicerContext) -> list[str]:
-    """Returns the names in the client's certificate, as "cn:…" and "san:…"; [] for none.
+    """Returns the names in the client's certificate; [] where the client shows none.
 
-    TLS has checked the certificate's signature before.
+    A common name is written "cn:NAME", an alternative name "san:NAME". TLS has checked the
+    certificate's signature before.
     """
     properties: Mapping[str, Iterable[Any]] = context.auth_context()
     return [

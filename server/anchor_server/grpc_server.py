@@ -49,7 +49,9 @@ def make_server(
 ) -> grpc.Server:
     """Returns a server that is not started and has no port yet.
 
-    calls: how many calls may be answered at once; 256 more may wait.
+    threads: the pool whose threads answer calls.
+    interceptors: gRPC's objects that see each call before its handler.
+    calls: how many calls may be answered at once; 256 more may wait, further calls are refused.
     """
     return grpc.server(
         threads,
@@ -61,9 +63,11 @@ def make_server(
 
 
 def bind_port(server: grpc.Server, bind: str, certificates: Certificates | None) -> int:
-    """Binds the port of a server, with TLS where there are certificates; returns its number.
+    """Binds the port of a server, and returns the port's number.
 
-    bind: host:port; port 0 picks a free port. Raises CollectorError where it cannot be bound.
+    Raises CollectorError where the port cannot be bound.
+
+    bind: host:port; port 0 picks a free port. certificates: for TLS; None serves without TLS.
     """
     try:
         if certificates is None:

@@ -13,7 +13,10 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 def behind(handler: Handler, first: Callable[[grpc.ServicerContext], object]) -> Handler:
-    """Returns a handler that calls `first` and then `handler`; `first` may abort the call."""
+    """Returns a handler that calls `first` with the call's context, and then `handler`.
+
+    `first` may abort the call, by which it raises; `handler` is then not called.
+    """
     requests = "stream" if handler.request_streaming else "unary"
     answers = "stream" if handler.response_streaming else "unary"
     answer = getattr(handler, f"{requests}_{answers}")

@@ -45,9 +45,10 @@ class _Connection:
 class Handshakes:
     """Finds connections that end before a call came over them: their TLS handshake has failed.
 
-    on_failed: called with the client's address for each such connection.
-    port: the port that is watched; set once the server has bound its port.
-    Any thread may call the methods.
+    Any thread may call the methods. The owner sets `port`, the port that is watched, once the
+    server has bound it.
+
+    on_failed: called, by a thread of this object, with the client's address of such a connection.
     """
 
     def __init__(self, on_failed: Callable[[str], None]) -> None:
@@ -59,7 +60,10 @@ class Handshakes:
         self._closed = False
 
     def watch_new(self) -> None:
-        """Begins to watch the port's new connections; called when a handshake is about to begin."""
+        """Begins to watch the connections of the port that are not watched yet.
+
+        The owner calls this when a handshake is about to begin.
+        """
         with self._changed, suppress(OSError):
             self._forget_gone()
             for inode, file, peer in _peers(self.port, self._connections):
@@ -104,12 +108,12 @@ class Handshakes:
         return [one for one in self._connections.values() if not one.called]
 
     def _failed(self) -> list[_Connection]:
-        """Returns the connections that were closed without a call, and forgets them.
+        """Returns the connections that were closed without a gRPC call, and forgets them.
 
-        It is called again and again. A connection is returned by the second call after it was
-        closed, so that `called` has time to report a call that came shortly before its end. A
-        connection that stays open for longer than a handshake may take counts as if a call had
-        come.
+        The watching thread looks here again and again. A connection is returned at the second look
+        after it was closed, so that `called` has time to report a call that came shortly before the
+        end. A connection that stays open for longer than a handshake may take counts as if a call
+        had come.
         """
         failed = []
         for inode, one in list(self._connections.items()):
@@ -141,7 +145,7 @@ class CallStartInterceptor(grpc.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Returns the handler of a call, wrapped so that `on_call` is called before it runs.
 
-        None for a call that the server does not have.
+        Returns None for a call that the server does not have.
         """
         handler = continuation(handler_call_details)
         return None if handler is None else behind(handler, self._tell)
@@ -152,6 +156,8 @@ class CallStartInterceptor(grpc.ServerInterceptor):
 
 def _peers(port: int, known: Container[int]) -> Iterator[tuple[int, int, str]]:
     """Yields (inode, descriptor, client's address) of this process's connections to `port`.
+
+    The address is written as gRPC writes addresses, with the client's port.
 
     known: inodes of connections to leave out.
     """
@@ -168,7 +174,10 @@ def _peers(port: int, known: Container[int]) -> Iterator[tuple[int, int, str]]:
 def _peer(file: int, port: int) -> str:
     """Returns the client's address of a connection to `port`, as gRPC writes addresses.
 
-    file: the descriptor of a socket. "" where that socket is no connection to `port`.
+    The client's port is part of the address. Returns "" for a socket of another port or kind;
+    raises OSError for a socket that has no connection, such as the one that listens.
+
+    file: the descriptor of the socket.
     """
     end = socket.socket(fileno=file)
     try:

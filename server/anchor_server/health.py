@@ -1,8 +1,9 @@
 """The standard health service, `grpc.health.v1`.
 
-It is written here because of a fault in the package grpcio-health-checking: there a client of Watch
-that hangs up at the wrong moment leaves a lock held, after which no check is answered. And each
-such client holds a thread, so their number is limited here.
+A client asks for the state once with Check, or is told of each change with Watch. The service is
+written here because of a fault in the package grpcio-health-checking: there a client of Watch that
+hangs up at the wrong moment leaves a lock held, after which no check is answered. Each client of
+Watch holds a thread, so their number is limited here.
 """
 
 from __future__ import annotations
@@ -25,9 +26,8 @@ _SERVICES: Final = ("", "anchorlib.wire.v1.Collector", "anchorlib.wire.v1.Reader
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no types
     """Tells clients whether the collector serves: SERVING or NOT_SERVING, as a whole.
 
-    It answers for the empty name and for the services Collector and Reader alike.
-
-    It is NOT_SERVING until `say(serving=True)`.
+    A client may ask for the empty name, or for the services Collector or Reader: the answer is the
+    same. The state is NOT_SERVING until `say(serving=True)`.
     """
 
     def __init__(self) -> None:
@@ -43,13 +43,16 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # ha
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Ends all Watch calls, once the last state was sent to each."""
+        """Makes all Watch calls end, each once the last state was sent; returns at once."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
 
     def Check(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """Answers a Check call with the state now; NOT_FOUND for an unknown service."""
+        """Answers a Check call with the present state.
+
+        A call for an unknown service is aborted with NOT_FOUND.
+        """
         if request.service not in _SERVICES:
             context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
         return _reply(self._serving)

@@ -22,7 +22,10 @@ _BATCH = 8  # messages written in one go, while as many more may arrive; bounds 
 
 
 class Patience(NamedTuple):
-    """How many seconds a client may send nothing, and the kind of the refusal after that."""
+    """How long a client may send nothing, and how its stream is refused after that.
+
+    seconds: how long. kind: the kind of the refusal, IDLE between records, STALLED otherwise.
+    """
 
     seconds: float
     kind: FailureKind
@@ -39,8 +42,9 @@ class Patience(NamedTuple):
 class Inbox:
     """A bounded queue of a stream's requests, which a thread fills and `batches` empties.
 
+    requests: the unparsed requests, as gRPC yields them.
+    on_over: called by the reading thread, with this inbox, when the thread ends reading.
     ahead: the thread reads on while fewer than this many bytes, and fewer than 8 requests, wait.
-    on_over: called by the reading thread, with this inbox, when the stream has ended.
     """
 
     def __init__(
@@ -63,9 +67,10 @@ class Inbox:
         self._thread.start()
 
     def first(self, timeout: float) -> bytes | None:
-        """Waits for the first request and returns it; None where the stream ended before it.
+        """Waits for the first request, takes it out of the queue, and returns it.
 
-        Raises a Refusal where no request comes within `timeout` seconds, or `end` was called.
+        Returns None where the stream ended without a request. Raises a Refusal where no request
+        comes within `timeout` seconds, and where `end` was called before one came.
         """
         batch = self._take(Patience(timeout, FailureKind.STALLED), 1)
         return batch[0] if batch else None
@@ -73,9 +78,9 @@ class Inbox:
     def batches(self, patience: Callable[[], Patience]) -> Iterator[list[bytes]]:
         """Yields batches of the requests that have arrived, until the stream ends.
 
-        A batch has at most 8 requests. Raises a Refusal where the client has sent nothing for too
-        long. Where `end` was called, raises the Refusal that `end` was given, after all requests
-        that have arrived were yielded.
+        Waits for each batch, which has 1 to 8 requests, and takes them out of the queue. Raises a
+        Refusal where the client has sent nothing for too long. Where `end` was called, raises the
+        Refusal that `end` was given, once all requests in the queue were yielded.
 
         patience: called before each batch; returns how long the client may send nothing then.
         """
@@ -94,9 +99,9 @@ class Inbox:
             return batch
 
     def end(self, refusal: Refusal) -> None:
-        """Makes `batches` raise `refusal`, once it has yielded all requests that have arrived.
+        """Makes `batches` raise `refusal`, once it has yielded all requests in the queue.
 
-        Any thread may call this; of several calls the first one counts.
+        Returns at once. Any thread may call this; of several calls the first one counts.
         """
         with self._changed:
             self._ending = self._ending or refusal

@@ -65,7 +65,7 @@ _log = logging.getLogger("anchor_server")
 class KeeperCall:
     """A call of the Keeper service that is being answered.
 
-    context: gRPC's object for the call; the caller's rights are found by it.
+    context: gRPC's object for the call, which shows the caller's token.
     caller: who calls, for the log.
     """
 
@@ -81,6 +81,9 @@ class KeeperService:
 
     A run that is being written, by this collector or by another process, is protected by the lock
     files of its ranks.
+
+    tally: the collector's counters, from which Status is answered.
+    refusal_counts: counts and logs the calls that are refused.
     gate: knows who may read and who may delete which run.
     """
 
@@ -94,7 +97,7 @@ class KeeperService:
 
     @property
     def handler(self) -> grpc.GenericRpcHandler:
-        """The handler of all four calls, for the gRPC server; it gets unparsed bytes."""
+        """The handler of all four calls for the gRPC server, which hands it unparsed messages."""
         calls = {
             "Status": self._status,
             "Measure": self._measure,
@@ -155,7 +158,7 @@ class KeeperService:
         return MeasureReply(alone=True, stays=stays)
 
     def _stays(self, run: str, asked: KeeperCall) -> str:
-        """Returns why the caller may not remove or rename a run; "" where he may."""
+        """Returns why the caller may not remove or rename a run; "" where the caller may."""
         try:
             self._gate.check(asked.context, Right.DELETE, run)
         except Refusal as refusal:
@@ -197,14 +200,15 @@ class KeeperService:
         """Checks that a run exists and that the caller has `right` to it; returns the run's name.
 
         The right is checked first: a caller without it is not told whether the run exists. Where
-        the run is a link, reading it needs the right to the run that it leads to as well; removing
-        and renaming change the link alone.
+        the run is a link, reading also needs the right to the run that the link leads to; removing
+        and renaming change the link alone. The run's name is noted in `asked.caller`, for the log.
 
-        The run's name is also noted in `asked.caller`, for the log.
-        may_be_alone: also accept a run whose files are in its archive and no longer here.
+        Raises InvalidNameError for a text that is no name of a run, a Refusal where the caller
+        lacks the right, RunNotFoundError where there is no such run, OptionError for a run that is
+        in its archive alone unless `may_be_alone`.
 
-        Raises a Refusal without the right, RunNotFoundError, InvalidNameError for a text that is no
-        name, OptionError for a run that is in its archive alone.
+        run: the name, as the caller gave it.
+        may_be_alone: whether to accept a run whose files are in its archive and no longer here.
         """
         asked.caller.run = check_stored_run_name(run)
         self._gate.check(asked.context, right, run)
@@ -222,10 +226,12 @@ class KeeperService:
 
 
 def _archiving(store: Path, tally: ArchiveTally | None, grant: Grant) -> ArchivingTold | None:
-    """Returns the state of archiving; it names only runs that the caller may read.
+    """Returns the state of archiving, with the names of only those runs that the caller may read.
 
-    tally: the counters of this collector's archiver; None where it archives nothing.
     Returns None where `tally` is None and no run of the store is in an archive either.
+
+    tally: the counters of this collector's archiver; None for a collector that archives nothing.
+    grant: the caller's rights.
     """
     archived = noted_runs(store)
     if tally is None and not archived:
@@ -249,11 +255,11 @@ def _archiving(store: Path, tally: ArchiveTally | None, grant: Grant) -> Archivi
 
 
 def _noted_place(store: Path, runs: Sequence[str]) -> str:
-    """Returns the directory or URL of the archive that the first of these runs was moved to.
+    """Returns the directory or URL of the archive that holds the first archived one of some runs.
 
-    It is read from the note, a file that stays in the store for each archived run; damaged notes
-    are passed over. "" where no run has a note. The function is for a collector that archives
-    nothing itself: the runs were archived by hand or by an earlier collector.
+    The place is read from the note, a file that stays in the store for each archived run. Damaged
+    notes are passed over. Returns "" where no run has a note. The function is for a collector that
+    archives nothing itself: its runs were archived by hand or by an earlier collector.
     """
     for run in runs:
         with suppress(StoreError):  # a damaged note, of which `anchor doctor` and readers tell

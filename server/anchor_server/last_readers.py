@@ -26,6 +26,9 @@ class Readers:
         self._heard = time.monotonic()
 
     def wait_quiet(self, over: float) -> None:
-        """Waits until no reader has called for two seconds, or until `over` (monotonic time)."""
+        """Waits until no reader has called for two seconds, but at most until `over`.
+
+        over: a time as `time.monotonic()` counts.
+        """
         while time.monotonic() < min(over, self._heard + _QUIET_SECONDS):
             time.sleep(_LOOK_SECONDS)

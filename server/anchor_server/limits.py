@@ -33,11 +33,11 @@ LIMIT_KEYS: Final = frozenset({*_WHOLE, *_SIZES})
 class Limits:
     """The limits of one token, or of a whole collector; None is no limit.
 
-    streams: how many may be open at once.
-    rate: bytes a second that all streams of the token (or the collector) send together.
-    runs: how many may be in the store.
-    run_bytes, run_files: bytes and files of one run on disk, all ranks together; folders count as
-        files, as both take inodes.
+    streams: how many streams (Push calls of trainers) may be open at once.
+    rate: most bytes a second that all streams of the token (or the collector) send together.
+    runs: how many runs may be in the store; for a token, how many of those that it has made.
+    run_bytes, run_files: most bytes and most files of one run on disk, all ranks together; folders
+        count as files, because both take inodes.
     """
 
     streams: int | None = None
@@ -76,11 +76,15 @@ def read_limits(table: Mapping[str, Any], where: str) -> Limits:
 class Meter:
     """Compares the bytes that writers send with their rates, by token buckets; thread-safe.
 
-    Each group of streams that has a rate has a bucket, which `whose` names: for example all streams
-    of one access token. A full bucket holds the bytes of four seconds.
+    A token bucket is a count of bytes that may still be sent; it fills at the rate, up to the bytes
+    of four seconds, and what is sent is taken out. (It has nothing to do with access tokens.) Each
+    group of streams that has a rate has a bucket, for example all streams of one access token.
+
     Records that were sent are never refused: a stream that sends too much ends after their
     acknowledgement, and is admitted again once the bucket is half full. So each admitted stream
     makes progress.
+
+    clock: returns the present time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -93,17 +97,20 @@ class Meter:
     def check(self, whose: str, rate: int | None) -> None:
         """Raises a Refusal where a stream may not begin now: its token bucket is under half full.
 
-        whose: the name of the token bucket, as "streams of token 'a'". rate: its bytes a second;
-            None is no limit.
+        whose: whose bucket it is, in words for the refusal, such as "streams of token 'a'".
+        rate: the bytes a second at which the bucket fills; None is no limit.
         """
         if rate is not None and self._spend(whose, rate, 0) < rate * _BURST_SECONDS / 2:
             raise _too_fast(whose, rate)
 
     def spend(self, whose: str, rate: int | None, nbytes: int) -> None:
-        """Takes the bytes that arrived out of a token bucket; raises a Refusal where it held fewer.
+        """Takes the bytes that arrived out of a token bucket.
 
-        whose: the name of the token bucket, as "streams of token 'a'". rate: its bytes a second;
-            None is no limit.
+        Raises a Refusal where the bucket held fewer bytes; they are taken out all the same, so that
+        the count becomes negative.
+
+        whose: whose bucket it is, in words for the refusal, such as "streams of token 'a'".
+        rate: the bytes a second at which the bucket fills; None is no limit.
         """
         if rate is not None and self._spend(whose, rate, nbytes) < 0:
             raise _too_fast(whose, rate)
@@ -120,9 +127,12 @@ class Meter:
 class SharedRate:
     """A collector's rate (bytes a second), shared by its tokens; thread-safe.
 
-    Each token that sent something in the last 30 s has an equal share, and a token that sends less
-    than its share never waits. Where all tokens together send too much, only tokens beyond their
-    share are refused. So what some tokens leave of their shares is free for the others.
+    Each access token that sent something in the last 30 s has an equal share, and a token that
+    sends less than its share is never refused. Where all tokens together send too much, only tokens
+    beyond their share are refused. So what some tokens leave of their shares is free for the other
+    tokens.
+
+    rate: bytes a second; None is no limit. clock: returns the present time in seconds.
     """
 
     def __init__(self, rate: int | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -135,16 +145,16 @@ class SharedRate:
     def check(self, name: str) -> None:
         """Raises a Refusal where a stream of the token `name` may not begin now.
 
-        That is so where all tokens together have sent more than the rate allows, and this token has
-        sent more than its share. From this call on the token counts as one that sends.
+        The stream may not begin where both buckets, that of all tokens together and that of this
+        token's share, are under half full. From this call on the token counts as one that sends.
         """
         self._ask(self._meter.check, name)
 
     def spend(self, name: str, nbytes: int) -> None:
         """Counts bytes that arrived from the token `name`.
 
-        Raises a Refusal where all tokens together have sent more than the rate allows, and this
-        token has sent more than its share.
+        Raises a Refusal where all tokens together have sent more than the rate allows, and the
+        token `name` has sent more than its share.
         """
         self._ask(lambda whose, rate: self._meter.spend(whose, rate, nbytes), name)
 
@@ -157,7 +167,7 @@ class SharedRate:
             raise whole
 
     def _sharing(self, name: str) -> int:
-        """Notes that the token `name` sends now; returns how many tokens did in the last 30 s."""
+        """Notes that the token `name` sends now; returns how many tokens sent in the last 30 s."""
         now = self._clock()
         with self._lock:
             self._came[name] = now

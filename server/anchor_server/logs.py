@@ -20,8 +20,10 @@ _FIELDS: Final = ("run", "rank", "writer", "identity", "peer", "seq", "kind", "c
 def log_to_stderr(form: LogFormat | None) -> None:
     """Sends the collector's log to stderr.
 
-    form: None logs warnings as text. "text" and "json" log all events, also the begin and end of
-    each stream.
+    With a form all events are logged, also the begin and end of each stream. A second call replaces
+    what an earlier call has set.
+
+    form: "text" or "json"; None logs only warnings and errors, as text.
     """
     log = logging.getLogger("anchor_server")
     handler = logging.StreamHandler(sys.stderr)

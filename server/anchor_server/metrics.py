@@ -26,10 +26,14 @@ __all__ = ["MetricsPort"]
 class MetricsPort:
     """An HTTP server that answers `GET /metrics` on `bind` (host:port) until it is closed.
 
-    insecure: other machines may reach the port. address: host:port, with the port that was picked
-    where `bind` has port 0.
-    Raises OptionError where `bind` cannot be listened on, or can be reached from other machines
-    without `insecure`; MissingExtraError without the package prometheus-client.
+    It serves from the moment when it is made. Raises OptionError where `bind` cannot be listened
+    on, and without `insecure` where other machines can reach it; MissingExtraError without the
+    package prometheus-client.
+
+    tally: the counters to serve. store: the collector's directory.
+    insecure: whether other machines may reach the port.
+
+    address: host:port, with the port that was picked where `bind` has port 0.
     """
 
     def __init__(
@@ -59,7 +63,7 @@ class MetricsPort:
 
 
 class _Families:
-    """A Prometheus collector: turns the counters into metric families, anew at each request."""
+    """A collector in Prometheus's sense: turns the counters into metrics, anew at each request."""
 
     def __init__(self, tally: CollectorCounters, store: Path) -> None:
         self._tally = tally

@@ -31,14 +31,14 @@ class RunCreation:
     def of(
         self, run: str, maker: str, check: Callable[[Mapping[str, str]], None]
     ) -> Iterator[None]:
-        """A context to create a run in: other streams of that run wait until the context is left.
+        """A context in which one stream creates a run: other streams of the run wait on entry.
 
-        For a run that exists already nobody waits.
+        They wait until the context is left. For a run that exists already nobody waits.
 
         maker: the name of the token that creates the run.
-        check: called with a dict of the runs that others are creating, with the token of each ({}
-            where the run exists already). It raises where `maker` may not write to the run or
-            create it, and its error is raised here.
+        check: called on entry; raises where `maker` may not write to the run or create it, and this
+            error is raised here. Its argument is a dict of the runs that other streams are
+            creating: the name of the token, keyed by the run's name; {} where the run exists.
         """
         with self._changed:
             self._changed.wait_for(lambda: run not in self._makers or self._is_there(run))

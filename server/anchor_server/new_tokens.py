@@ -27,8 +27,10 @@ def issue_token(file: Path, name: str, rights: Sequence[str], runs: Sequence[str
     """Makes a token, adds its hash and rights to the access file, and returns the token.
 
     A missing file is made. All other lines of the file stay as they are, comments too. Raises
-    OptionError for a name that is taken, for unknown rights, for invalid names of runs, and for a
-    file that cannot be read or written, that others than its owner can read, or that is invalid.
+    OptionError for a name that is taken or invalid, for unknown rights, for invalid globs, and for
+    a file that cannot be read or written, that others than its owner can read, or that is invalid.
+
+    name: the token's name. runs: globs of the names of the runs that the rights are for.
     """
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     table = _table(name, hash_of(token.encode()), rights, runs)
@@ -47,8 +49,10 @@ def issue_token(file: Path, name: str, rights: Sequence[str], runs: Sequence[str
 def _table(name: str, digest: bytes, rights: Sequence[str], runs: Sequence[str]) -> str:
     """Returns the [[token]] table of a token as TOML text.
 
-    Its strings and lists are written as JSON, which is valid TOML too. Raises OptionError for an
+    Strings and lists are written as JSON, which is valid TOML too. Raises OptionError for an
     unknown right.
+
+    digest: the SHA-256 of the token. runs: globs of the names of the runs that the rights are for.
     """
     if unknown := [one for one in rights if one not in tuple(Right)]:
         raise OptionError(
@@ -80,7 +84,12 @@ def _add(target: Path, descriptor: int, table: str, name: str) -> None:
 
 
 def _replace(target: Path, text: str, old: os.stat_result) -> None:
-    """Replaces the access file atomically; the new file gets the mode and owner of the old one."""
+    """Replaces the access file atomically by a file that holds `text`.
+
+    The new file gets the mode and owner of the old one.
+
+    old: the status of the old file.
+    """
     new = target.with_name(f".{target.name}.{os.getpid()}.new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -101,9 +110,9 @@ def _replace(target: Path, text: str, old: os.stat_result) -> None:
 
 @contextmanager
 def _locked(target: Path) -> Iterator[int]:
-    """Opens the access file, makes it where it is missing, and locks it while the context lasts.
+    """A context that holds the lock of the access file; a missing file is made.
 
-    Yields the file's descriptor.
+    Waits until no other process holds the lock. Yields the file's descriptor, open for reading.
     """
     while True:
         descriptor = os.open(target, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)

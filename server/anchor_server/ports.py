@@ -13,9 +13,10 @@ _LISTENING: Final = "0A"  # TCP_LISTEN in /proc/net/tcp
 
 
 def listener(port: int, proc: Path = Path("/proc")) -> str:
-    """Returns the process that listens on a port in words, as "process 4242 (anchor)".
+    """Returns in words which process listens on a port, such as "process 4242 (anchor)".
 
-    "another process" where the system does not show which: processes of other users are hidden.
+    Returns "another process" where the system does not show which process it is (processes of other
+    users are hidden), and where no process listens.
     """
     wanted = {f"socket:[{inode}]" for inode in _inodes(port, proc)}
     if wanted:

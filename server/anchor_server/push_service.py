@@ -62,10 +62,10 @@ _STOPPING = "the collector is stopping"
 class StreamLimits:
     """The limits that a collector sets to its streams (Push calls).
 
-    streams: how many may be open at once; each holds a thread.
-    idle_seconds: how long a client may send nothing, or leave an answer unread.
+    streams: how many streams may be open at once; each holds a thread.
+    idle_seconds: how many seconds a client may send nothing, or leave an answer unread.
     record_bytes: the most bytes of values in one record.
-    rate: most bytes a second of all streams together; None is no limit.
+    rate: the most bytes a second that all streams together send; None is no limit.
     """
 
     streams: int
@@ -75,7 +75,10 @@ class StreamLimits:
 
     @property
     def ahead(self) -> int:
-        """How many bytes of unserved requests are read ahead for one stream, at most."""
+        """The most bytes of requests that are read ahead for one stream, before they are served.
+
+        It is a share of the machine's memory divided by `streams`, within two limits.
+        """
         return max(min(int(memory_here() * AHEAD_SHARE) // self.streams, AHEAD_BYTES), FRAME_BYTES)
 
 
@@ -83,8 +86,8 @@ class StreamLimits:
 class StreamClient:
     """The client of one stream (Push call).
 
-    context: its gRPC call. caller: who it is, for the log. hello: its first message, None before
-    that has arrived.
+    context: gRPC's object for the call. caller: who the client is, for the log.
+    hello: the client's first message; None until that has arrived.
     """
 
     context: grpc.ServicerContext
@@ -93,7 +96,10 @@ class StreamClient:
 
 
 class PushService:
-    """Answers Push calls (streams): admits them, stores their records and acknowledges them."""
+    """Answers Push calls (streams): admits them, stores their records and acknowledges these.
+
+    fsync: what acknowledgements say: whether acknowledged records survive power loss.
+    """
 
     def __init__(  # the parts that it connects
         self,
@@ -123,6 +129,8 @@ class PushService:
     def push(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[PushReply]:
         """Serves one Push call, which sends the records of one rank of one run; yields the replies.
 
+        An error ends the call with the refusal that fits the error.
+
         requests: the unparsed messages of the client.
         """
         caller = Caller(context.peer(), identity=self._gate.name(context))
@@ -142,16 +150,19 @@ class PushService:
             inbox.end(Refusal(FailureKind.REPLACED, "the stream is over"))
 
     def stop(self) -> None:
-        """Refuses new Push calls, and ends each open call once its arrived requests are written."""
+        """Makes new Push calls be refused, and open calls end; returns at once.
+
+        Each open call ends once the requests that have arrived are written.
+        """
         with self._changed:
             self._stopping = True
             for inbox in self._clients:
                 inbox.end(Refusal(FailureKind.STOPPING, _STOPPING))
 
     def look_again(self) -> None:
-        """Ends the streams (Push calls) of clients that have lost their right to write.
+        """Makes the streams (Push calls) of clients end that have lost their right to write.
 
-        It is called when the access file has changed.
+        The collector calls this when the access file has changed.
         """
         with self._changed:
             clients = list(self._clients.items())
@@ -164,9 +175,9 @@ class PushService:
     def _grant(self, client: StreamClient) -> Grant:
         """Returns the rights that the client of a stream has now.
 
-        Raises a Refusal where its token is unknown. Once its first message, Hello, has named a run,
-        also raises a Refusal where the token may not write to that run, and StoreError where the
-        note of who made the run is damaged.
+        Raises a Refusal where the client's token is unknown. Once the client's first message,
+        Hello, has named a run, also raises a Refusal where the token may not write to that run, and
+        StoreError where the note of who made the run is damaged.
         """
         hello = client.hello
         if hello is None:
@@ -176,7 +187,10 @@ class PushService:
         return grant
 
     def close(self) -> None:
-        """Stops the thread that looks for unread answers; called when no stream is left."""
+        """Stops the thread that looks for unread answers, and waits for its end.
+
+        The collector calls this when no stream is left.
+        """
         self._watch.stop()
 
     def wait_idle(self, timeout: float) -> bool:
@@ -253,9 +267,11 @@ class PushService:
     def _spend(self, grant: Grant, nbytes: int) -> None:
         """Counts received bytes for the rate limits of the token and of the whole collector.
 
-        Raises a Refusal where the token's streams sent more than the token's rate allows, or where
-        all streams together sent more than the collector's rate allows and this token sent more
-        than its share of that rate.
+        Raises a Refusal where the token's streams sent more than the token's rate allows. Also
+        raises a Refusal where all streams together sent more than the collector's rate allows, and
+        this token's streams sent more than the token's share of that rate.
+
+        grant: the token with its limits.
         """
         try:
             self._meter.spend(_all_of(grant), grant.limits.rate, nbytes)
@@ -294,8 +310,9 @@ def _hello(message: bytes) -> Hello:
 def _check_version(message: bytes) -> None:
     """Raises a Refusal where a Hello is of a protocol version that this collector does not speak.
 
-    It is called before the message's checksum is verified: other versions compute it in another way
-    or not at all, and their clients are to read "wrong version", not "damaged message".
+    The check comes before the message's checksum is verified: other versions compute the checksum
+    in another way or not at all, and their clients are to read "wrong version", not "damaged
+    message". A message that is no Hello, or is damaged, passes.
     """
     try:
         request = PushRequest.FromString(message)

@@ -40,8 +40,9 @@ _Key: TypeAlias = tuple[str, int, int]  # run, rank, and the number of the rank'
 class _Claim:
     """The stream (Push call) that holds a rank now.
 
-    writer_id: the secret that tells the trainer's writer from others. owner: the trainer in words,
-    for errors. end: called with a Refusal, makes the stream end with it and give the rank back.
+    writer_id: the secret by which the trainer's writer is told from other writers.
+    owner: the trainer in words, for errors.
+    end: called with a Refusal; makes the stream end with this refusal and give the rank back.
     """
 
     writer_id: bytes
@@ -52,7 +53,7 @@ class _Claim:
 class RankLease:
     """A rank that one stream (Push call) holds.
 
-    writer: the store's writer for the rank. closed: whether the stream has closed the rank.
+    writer: what writes into the rank, and holds its lock. closed: whether `close` was called.
     """
 
     def __init__(self, writer: Writer) -> None:
@@ -61,7 +62,10 @@ class RankLease:
 
     @property
     def committed(self) -> int:
-        """How many records of this client are stored: here, or at a collector it used before."""
+        """How many records of this client are stored.
+
+        Records that are stored at a collector that the client used before count too.
+        """
         return self.writer.committed
 
     def close(self) -> None:
@@ -72,8 +76,9 @@ class RankLease:
     def leave(self) -> AnchorError | None:
         """Unlocks the rank, which stays marked open; does nothing after `close`.
 
-        First it updates the zarr metadata (publishes), so that plain zarr readers see all records.
-        Returns the error where that failed, else None. The records are stored in any case.
+        First publishes the rank, that is, updates the zarr metadata, so that plain zarr readers see
+        all records. Returns the error where publishing failed, else None. The records are stored in
+        any case.
         """
         if self.closed:
             return None
@@ -89,10 +94,10 @@ class RankLease:
 class RankHolders:
     """Gives ranks of the runs in `store` to streams (Push calls): each rank to one at a time.
 
-    fsync: each batch survives power loss before it is acknowledged.
-    max_bytes: most bytes of one rank on disk; a client may ask for less.
+    fsync: whether each batch of records survives power loss before it is acknowledged.
+    max_bytes: most bytes of one rank on disk; a client may ask for less. None is no limit.
     limits: the collector's limits for runs; the limits of the writing token apply too.
-    patience: seconds that a new stream waits for an older one to give the rank back.
+    patience: how many seconds a new stream waits for an older stream to give the rank back.
     """
 
     def __init__(
@@ -121,13 +126,19 @@ class RankHolders:
     ) -> Iterator[RankLease]:
         """A context in which a stream holds the rank that its Hello names.
 
+        On entry, an older stream of the same writer is made to end, and the older stream that holds
+        the rank, of whatever writer, is waited for. When the context ends, a rank that was not
+        closed stays open in the store: its writer may come back, or another writer may resume it.
+
+        Raises RunBusyError where another stream still holds the rank after `patience` seconds;
+        RunExistsError where the rank exists and cannot be continued as Hello asks;
+        InvalidNameError or OptionError for a Hello with invalid values; StoreError where the store
+        is damaged or cannot be written; a Refusal where `grant` may not write to the run, or where
+        there are too many runs.
+
+        hello: the stream's first message. caller: who sends that, for the log.
         grant: the rights of the caller.
-        end: ends this stream; it is called when a later stream of the same writer wants the rank.
-        An older stream of this writer is ended now. A rank that was not closed stays open in the
-        store: its writer may come back, or another writer may resume it.
-        Raises RunBusyError where another writer still holds the rank after `patience` seconds;
-        RunExistsError, InvalidNameError, OptionError, StoreError; a Refusal where the run was made
-        by another token, or where there are too many runs.
+        end: ends this stream with a Refusal; called when a later stream of the writer comes.
         """
         owner = escape(hello.writer[:200]) or caller.peer
         header = _header(hello)
@@ -157,10 +168,11 @@ class RankHolders:
         _log.info("stream begins", extra={**said, "seq": writer.committed})
 
     def _log_unpublished(self, key: _Key, error: AnchorError | None) -> None:
-        """Logs that a rank could not be published; does not log where `error` is None.
+        """Logs that a rank could not be published, because of `error`; None logs nothing.
 
         The rank's records are committed in any case: only plain zarr readers, which do not know
-        anchorlib's table of records, see fewer of them.
+        anchorlib's table of records, see fewer of them. The first failure of a rank is logged as a
+        warning, further ones in a row as INFO.
         """
         if error is None:
             self._unpublished.discard(key)
@@ -174,9 +186,9 @@ class RankHolders:
     def check_author(self, grant: Grant, hello: Hello) -> None:
         """Raises a Refusal where `grant` may not write to the run that `hello` names.
 
-        That is so, for instance, where another token made the run and `grant` may not replace runs;
-        `authors.check_author` has all cases. Raises StoreError where the note of who made the run
-        is damaged or missing.
+        Who made the run decides: an example is a run that another token made, while `grant` has no
+        right to replace runs (`authors.check_author` has all cases). Raises StoreError where the
+        note of who made the run is damaged or missing.
         """
         check_author(self._store, grant, hello.run, anew=hello.overwrite)
 
@@ -239,7 +251,9 @@ class RankHolders:
     def _room_of(self, run: str, limits: Limits) -> RunQuota | None:
         """Returns the disk budget that all open ranks of a run share; None for a run without limit.
 
-        limits: those of the writing token; the stricter of them and the collector's applies.
+        Of each limit of the token and the same limit of the collector, the stricter one applies.
+
+        limits: the limits of the token that writes the run.
         """
         nbytes = _least(self._limits.run_bytes, limits.run_bytes)
         files = _least(self._limits.run_files, limits.run_files)
@@ -257,8 +271,8 @@ class RankHolders:
 def _part(hello: Hello) -> Part | None:
     """Returns which part of the rank this collector stores; None where it stores the whole rank.
 
-    A rank has several parts where its trainer went on at another collector. Raises OptionError for
-    a part whose number, or whose first record's number, is too large.
+    A rank has several parts, one at each collector, where its trainer went on at another collector.
+    Raises OptionError for a part whose number, or whose first record's number, is too large.
     """
     if not hello.HasField("part"):
         return None

@@ -49,6 +49,8 @@ class ReaderService:
     """Answers the calls Get and List over a collector's directory.
 
     Hidden files, such as locks and unfinished files, are not given out.
+
+    tally: the collector's counters. refusal_counts: counts and logs the calls that are refused.
     gate: knows who may read which run; a list of runs names only runs that the caller may read.
     """
 
@@ -63,11 +65,14 @@ class ReaderService:
 
     @property
     def handler(self) -> grpc.GenericRpcHandler:
-        """The handler of both calls, for the gRPC server; it gets unparsed bytes."""
+        """The handler of both calls for the gRPC server, which hands it unparsed messages."""
         return reader_handler(self.get, self.list)
 
     def get(self, message: bytes, context: grpc.ServicerContext) -> bytes:
-        """Answers Get: the bytes of a file, or of a range in it, as many as one reply carries."""
+        """Answers Get: the bytes of a file, or of a range in it, as many as one reply carries.
+
+        message: the unparsed request. The result is a serialised GetReply; an error ends the call.
+        """
         try:
             request = self._parsed(GetRequest, message)
             return sealed(self._get(request, context), check_of(message))
@@ -77,9 +82,10 @@ class ReaderService:
     def list(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         """Answers List: the names in a folder, as many as one reply carries.
 
-        There are no names where the folder does not exist.
-        Names of folders end in "/". At the top of the store only runs are named that the caller may
-        read.
+        There are no names where the folder does not exist. Names of folders end in "/". At the top
+        of the store only runs that the caller may read are named.
+
+        message: the unparsed request. The result is a serialised ListReply; an error ends the call.
         """
         try:
             request = self._parsed(ListRequest, message)
@@ -111,8 +117,11 @@ class ReaderService:
     def _archived(self, key: str, inside: str, offset: int, length: int) -> GetReply:
         """Answers Get for a file of a run that is no longer in the store, from the run's archive.
 
-        key: as the reader asked. inside: the key with links resolved. Raises a Refusal where no
-        archive has the file.
+        Raises a Refusal where no archive has the file.
+
+        key: the file's path relative to the store, as the reader gave it.
+        inside: the same path with links resolved.
+        offset, length: the first byte, and the most bytes to return.
         """
         data = self._archive.get(inside, offset, length)
         if data is None:
@@ -160,8 +169,10 @@ class ReaderService:
     def _may_read(self, grant: Grant, top: str) -> bool:
         """Returns whether the caller may read a run or file of the store.
 
-        grant: the caller's rights. top: the name of the run's folder, or of the file, at the top of
-        the store. Where that is a link, the caller needs the right to its target too.
+        Where the folder or file is a link, the caller needs the right to the link's target too.
+
+        grant: the caller's rights.
+        top: the name of the run's folder, or of the file, at the top of the store.
         """
         path = self._root / top
         if path.is_symlink() and not grant.may(
@@ -173,10 +184,10 @@ class ReaderService:
     def _inside(self, key: str, context: grpc.ServicerContext) -> str:
         """Returns the key of a file with links resolved, after the caller's right was checked.
 
-        A key is a path relative to the store; a run's folder may be a link to another folder of it.
-        Raises InvalidNameError for a text that is no key, StoreError where a link leads out of the
-        store, and a Refusal where the caller may not read the run, or the run that its link leads
-        to.
+        A key is a path relative to the store; a run's folder may be a link to another folder of the
+        store. Raises InvalidNameError for a text that is no key, StoreError where a link leads out
+        of the store, and a Refusal where the caller may not read the run, or the run that the link
+        leads to.
         """
         top, *rest = key.split("/")
         if "\0" in key or not all(part and not part.startswith(".") for part in (top, *rest)):
@@ -193,9 +204,11 @@ class ReaderService:
 
 @contextlib.contextmanager
 def _words(key: str) -> Iterator[None]:
-    """A context that turns an error about one file or folder into a Refusal that names it.
+    """A context that turns an error about one file or folder into a Refusal that names `key`.
 
-    Errors that concern the whole store or machine are raised as they are.
+    OSErrors that concern the whole store or machine are raised as they are.
+
+    key: the path of the file or folder, relative to the store.
     """
     try:
         yield
@@ -214,7 +227,10 @@ def _run_of(folder: str) -> str | None:
 
 
 def _run_asked_for(message: bytes) -> str:
-    """Returns the run that a refused request names, for the log; "" where it names none."""
+    """Returns the name of the run that a refused request asks for, for the log.
+
+    Returns "" where the request names no run, and where it cannot be parsed.
+    """
     with contextlib.suppress(DecodeError):
         # In either request the key, or the prefix, is field 1, so that one parser reads both.
         top = GetRequest.FromString(message).key.split("/")[0]

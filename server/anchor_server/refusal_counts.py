@@ -32,9 +32,9 @@ _ORDINARY: Final = frozenset({FailureKind.STOPPING, FailureKind.REPLACED, Failur
 class Caller:
     """Who calls, as the log shows it.
 
-    peer: the client's address and port, as gRPC writes them. run, rank: what the call has named so
-    far. identity: the name that the access file gives to the shown token or certificate; "" for
-    none.
+    peer: the client's address and port, as gRPC writes them.
+    run, rank: what the call has named so far; "" and None before that.
+    identity: the name of the token or certificate in the access file; "" where there is none.
     """
 
     peer: str
@@ -61,12 +61,15 @@ class Caller:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The caller's machine, and its token and run: a caller that connects again keeps them."""
+        """The machine, and the token with the run: what stays when a caller calls again."""
         return self.peer.rpartition(":")[0], f"{self.identity} {self.run}"
 
 
 class RefusalCounts:
-    """Counts and logs the refusals of all calls; thread-safe."""
+    """Counts and logs the refusals of all calls; thread-safe.
+
+    A refusal is an error that ends a call.
+    """
 
     def __init__(self, tally: CollectorCounters) -> None:
         self._tally = tally
@@ -76,7 +79,10 @@ class RefusalCounts:
         self._unsaid = 0
 
     def refuse(self, context: grpc.ServicerContext, error: Exception, caller: Caller) -> NoReturn:
-        """Counts and logs an error, and ends the call with the refusal that fits the error."""
+        """Counts and logs the refusal that fits an error, and ends the call with that refusal.
+
+        context: gRPC's object for the call. caller: who calls, for the log.
+        """
         refusal = refusal_of(error)
         self.tell(refusal, caller)
         abort(context, refusal)
@@ -84,9 +90,10 @@ class RefusalCounts:
     def tell(self, refusal: Refusal, caller: Caller) -> None:
         """Counts and logs a refusal: a warning for the caller's first of this kind, then INFO.
 
-        A missing right is a warning each time, because each time another right may be missing. A
-        stream that ends in the ordinary way (idle, replaced, the collector stops) is INFO. There
-        are at most 60 warnings a minute, for all callers together.
+        A missing right is logged as a warning each time, because each time another right may be
+        missing. The end of a stream in the ordinary way (idle, replaced, the collector stops) is
+        logged as INFO. There are at most 60 warnings a minute, for all callers together; beyond
+        them refusals are logged as INFO.
         """
         self._tally.refuse(refusal.kind.value)
         said = {**caller.log_fields, "kind": refusal.kind.value, "code": code_of(refusal.kind).name}
@@ -104,9 +111,10 @@ class RefusalCounts:
         )
 
     def passed(self, caller: Caller) -> None:
-        """Forgets the caller's refusals that are over a minute old, after records were accepted.
+        """Forgets the refusals of a caller that are over a minute old.
 
-        So the next refusal of the same kind is logged as a warning again.
+        The push service calls this when records of the caller were stored. So the next refusal of
+        the same kind is logged as a warning again.
         """
         if caller.key not in self._said:
             return
@@ -119,8 +127,9 @@ class RefusalCounts:
     def _first(self, kind: FailureKind, caller: Caller) -> tuple[bool, int]:
         """Returns whether to log a refusal as a warning, and how many warnings were left out.
 
-        Warnings are left out (logged as INFO) when there are more than 60 in one minute; the number
-        counts those since the last warning.
+        Warnings are left out (logged as INFO) when there are more than 60 in one minute. The number
+        counts those that were left out since the last warning; it is 0 where the refusal is not to
+        be logged as a warning.
         """
         now = time.monotonic()
         with self._lock:

@@ -28,7 +28,10 @@ _KINDS: Final[tuple[tuple[type[Exception], FailureKind], ...]] = (
 
 
 class Refusal(Exception):  # noqa: N818  # it is an answer, not a fault
-    """An error that answers a gRPC call: the client gets its kind, and its text as one line."""
+    """An error that ends a gRPC call: the client gets the error's kind, and its text as one line.
+
+    kind: which refusal it is, by which clients decide whether to try again.
+    """
 
     def __init__(self, kind: FailureKind, text: str) -> None:
         super().__init__(kind, text)
@@ -37,7 +40,12 @@ class Refusal(Exception):  # noqa: N818  # it is an answer, not a fault
 
 
 def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
-    """Ends a gRPC call with the status code, the kind and the text of an error."""
+    """Ends a gRPC call with the status code, the kind and the text of the refusal for an error.
+
+    Never returns: gRPC raises an exception of its own here.
+
+    context: gRPC's object for the call.
+    """
     refusal = refusal_of(error)
     context.set_trailing_metadata(((KIND_KEY, refusal.kind.value),))
     context.abort(code_of(refusal.kind), refusal.text)

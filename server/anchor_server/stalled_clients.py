@@ -34,7 +34,10 @@ class AnswerWatch:
     def answering(self, end: Callable[[], object]) -> Iterator[None]:
         """A context in which one answer is sent to a client.
 
-        end: ends the call; it is called if the answer is not read within the seconds of this watch.
+        The answer is taken for read when the context is left. If that does not happen within the
+        `seconds` of this watch, the watching thread calls `end`, once.
+
+        end: ends the call.
         """
         token = object()
         with self._changed:
@@ -49,7 +52,7 @@ class AnswerWatch:
                 self._waiting.pop(token, None)
 
     def stop(self) -> None:
-        """Stops the watching thread; after that no call is ended."""
+        """Stops the watching thread and waits for its end; after that no call is ended."""
         with self._changed:
             self._over = True
             self._changed.notify_all()

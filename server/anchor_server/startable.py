@@ -29,13 +29,15 @@ _STORE: Final = "give another with --store"
 
 @dataclass(frozen=True, slots=True)
 class CollectorSettings:
-    """The settings of a collector that is to be started; names are those of `Collector`.
+    """The settings of a collector that is to be started.
 
-    store: the directory; None where `--store` names something else, as a URL.
-    self_signed: the collector makes its own certificate.
-    guarded: the collector is asked to use TLS and to demand a token or a certificate from callers;
-        whether the given files are valid does not count here.
-    metrics_bind: the address for Prometheus; None where there is none.
+    Fields that are not explained here are arguments of `Collector`.
+
+    store: the directory; None where `--store` names something else, such as a URL.
+    self_signed: whether the collector makes its own certificate.
+    guarded: whether the settings ask for TLS, and for a token or a certificate from callers.
+        Whether the given files are valid does not count here.
+    metrics_bind: host:port at which Prometheus reads metrics; None serves no metrics.
     archive: the directory where closed runs go; None where they stay, or go to an object store.
     """
 
@@ -54,7 +56,7 @@ class CollectorSettings:
 def problems(wanted: CollectorSettings) -> list[str]:
     """Returns a sentence for each thing that would prevent the start of a collector.
 
-    [] where nothing would. Most sentences also say what to do about it.
+    Returns [] where nothing would prevent it. Most sentences also say what to do about the problem.
     """
     checks = (_store, _archive, _access, _certificates, _address, _ports)
     return [problem for check in checks for problem in check(wanted)]
@@ -80,8 +82,10 @@ def _archive(wanted: CollectorSettings) -> Iterator[str]:
 def _unwritable(what: str, folder: Path, remedy: str) -> Iterator[str]:
     """Yields why a folder cannot be written, or cannot be made where it does not exist yet.
 
-    Yields nothing where the folder can be written or made. what: the folder's purpose, for the
-    sentence. remedy: what to do, for the sentence's end.
+    Yields one sentence, or nothing where the folder can be written or made.
+
+    what: what the folder is, for the sentence, such as "store".
+    remedy: what to do, for the end of the sentence.
     """
     whole = folder.absolute()
     there = next(path for path in (whole, *whole.parents) if _is_there(path))
@@ -129,7 +133,8 @@ def _address(wanted: CollectorSettings) -> Iterator[str]:
 def _ports(wanted: CollectorSettings) -> Iterator[str]:
     """Yields a sentence for each port that cannot be bound: the collector's, and that for metrics.
 
-    Both are bound at the same time, so that settings which name the same port twice are noticed.
+    Both ports are bound at the same time, so that settings which name the same port twice are
+    noticed; both are free again when the generator ends.
     """
     with ExitStack() as held:
         if (address := host_and_port(wanted.bind)) is not None:

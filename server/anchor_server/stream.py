@@ -57,6 +57,9 @@ _DIGEST_BYTES = 16  # of each row
 class RankStream:
     """Serves the requests of one accepted Push call, and writes its records to the call's rank.
 
+    held: the rank that the call holds. room: bounds the memory of unfinished records.
+    seat: the call's entry in the roster of open streams, which is told what arrives.
+
     frames: how many frames (messages with records) were read so far.
     """
 
@@ -84,7 +87,10 @@ class RankStream:
 
     @property
     def committed(self) -> int:
-        """How many records of this client are stored: here, or at a collector it used before."""
+        """How many records of this client are stored.
+
+        Records that are stored at a collector that the client used before count too.
+        """
         return self._writer.committed
 
     @property
@@ -95,8 +101,8 @@ class RankStream:
     def patience(self, rest: float) -> Patience:
         """Returns how long the client may send nothing now, with the refusal for a longer silence.
 
-        Between records that is `rest` seconds; while fragments of a record are still to come it is
-        at most STALL_SECONDS.
+        Between records the client may send nothing for `rest` seconds; while fragments of a record
+        are still to come, for at most STALL_SECONDS.
         """
         if self._unfinished:
             return Patience(min(STALL_SECONDS, rest), FailureKind.STALLED)
@@ -109,10 +115,15 @@ class RankStream:
     def replies(self, batch: list[bytes]) -> Iterator[PushReply]:
         """Serves requests that arrived together, and yields the replies to them.
 
-        batch: the unparsed requests. Their records are written in one go: at the end of the batch,
-        and before a Gaps, Flush or Close request in it. Only Confirm, Flush and Close have replies.
-        Raises GarbledError for a damaged request, FrameError for one that is not allowed here, a
-        Refusal for one out of sequence or without room, StoreError where writing fails.
+        The records in the batch are written together at its end; those before a Gaps, Flush or
+        Close request are written before that request is served. Only Confirm, Flush and Close have
+        replies; the caller acknowledges records.
+
+        Raises GarbledError for a damaged request, FrameError for a request that is malformed or not
+        allowed here, a Refusal for records out of sequence and for a large record for which there
+        is no memory now, StoreError where writing fails.
+
+        batch: the unparsed requests.
         """
         self._seat.hear()
         for message in batch:

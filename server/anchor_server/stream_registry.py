@@ -27,13 +27,17 @@ PACE_SECONDS: Final = 60
 class StreamState:
     """What is known of one open stream (Push call of a trainer) at this moment.
 
-    since_ns: when the stream began; last_seen_ns: when its client last sent something; both in
+    host: the machine of the trainer.
+    since_ns, last_seen_ns: when the stream began, and when its client last sent something; both in
         nanoseconds since the epoch.
-    records_per_second, bytes_per_second: stored in the last minute, or since the stream began.
+    records_per_second, bytes_per_second: means over the last minute, or since the stream began, of
+        the records and bytes that were stored.
     lag: seconds from the time stamp of the last stored record to its commit; None before the first
         record.
-    backlog: how many records wait in the trainer, as it has reported; None where it never did.
-    committed: how many of the trainer's records are stored, here or at a collector it used before.
+    backlog: how many of the records that the trainer has reported as made are not stored yet; None
+        where it has reported nothing.
+    committed: how many of the trainer's records are stored, here or at a collector that it used
+        before.
     """
 
     run: str
@@ -67,7 +71,7 @@ class _Pace:
         self._forget()
 
     def rates(self) -> tuple[float, float]:
-        """Returns the mean records and bytes a second.
+        """Returns (records, bytes) a second, as means over the last minute or since the beginning.
 
         A stream younger than a second counts as one second old: else its rates would be too high.
         """
@@ -86,7 +90,10 @@ class _Pace:
 class StreamEntry:
     """The entry of one stream (Push call) in the roster of open streams.
 
-    The stream's thread changes it, any thread may read it.
+    The stream's thread changes the entry, any thread may read it.
+
+    host: the machine of the trainer.
+    committed: how many of the trainer's records are stored when the stream begins.
     """
 
     def __init__(self, run: str, rank: int, host: str, committed: int) -> None:
@@ -103,13 +110,14 @@ class StreamEntry:
         self._seen = time.time_ns()
 
     def tell_end(self, end: int) -> None:
-        """Notes how many records the client has made so far, from its Backlog message."""
+        """Notes how many records the client has made so far, as its Backlog message says."""
         self._end = end
 
     def store(self, records: int, nbytes: int, newest_ns: int) -> None:
         """Notes that records were committed.
 
-        newest_ns: the time stamp of the last of them, in nanoseconds since the epoch.
+        records, nbytes: how many records, and how many bytes of values they have.
+        newest_ns: the time stamp of the last of these records, in nanoseconds since the epoch.
         """
         lag = max(time.time_ns() - newest_ns, 0) / 1e9  # the clock of a trainer may be ahead
         with self._lock:
@@ -127,7 +135,7 @@ class StreamEntry:
 
 
 class StreamRegistry:
-    """The entries (seats) of all open streams, that is, Push calls of trainers; thread-safe."""
+    """The roster: the entries (seats) of all open streams, Push calls of trainers; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -32,8 +32,8 @@ class ServerTLS:
     def configuration(self) -> grpc.ServerCertificateConfiguration:
         """Reads and checks the files, and returns their contents as gRPC takes them.
 
-        Raises OptionError where a file cannot be read, where a certificate or key cannot be used or
-        is not valid today, and where other users can read the key.
+        Raises OptionError where a file cannot be read, where a certificate or key cannot be used,
+        where a certificate is not valid now, and where other users can read the key.
         """
         pair = (_read(self.key_file), _read(self.cert_file))
         ca = None if self.client_ca_file is None else _read(self.client_ca_file)
@@ -65,8 +65,10 @@ class ServerTLS:
 class Certificates:
     """The TLS credentials of a gRPC port, which can be renewed while the port serves.
 
-    on_connection: called for each connection before its handshake.
-    Raises OptionError where a file cannot be read, or its certificate or key cannot be used.
+    Raises OptionError where `ServerTLS.configuration` does, for instance for a file that cannot be
+    read.
+
+    tls: the files. on_connection: called for each connection before its handshake.
     """
 
     def __init__(self, tls: ServerTLS, on_connection: Callable[[], None]) -> None:
@@ -86,7 +88,8 @@ class Certificates:
     def renew(self) -> None:
         """Reads the certificate and key files again, for connections from now on.
 
-        Raises OptionError where they cannot be read or used; the old certificate then stays in use.
+        Raises OptionError where the files cannot be read or used; the old certificate then stays in
+        use.
         """
         self._renewed = self._tls.configuration()
 
@@ -99,7 +102,10 @@ class Certificates:
 def _check_dates(file: Path, pem: bytes) -> None:
     """Raises OptionError where the first certificate of a file is not valid now.
 
-    Later certificates in the file are not checked: they belong to the CAs that signed the first.
+    Later certificates in the file are not checked: they belong to the CAs that signed the first
+    one. A file without a certificate passes.
+
+    pem: the content of the file.
     """
     for begins, ends in validities(pem.decode("ascii", "replace"))[:1]:
         now = datetime.now(UTC)

@@ -46,9 +46,9 @@ _GLOB: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,128}")
 class Right(StrEnum):
     """A right that a call may need.
 
-    READ: read runs. DELETE: remove and rename them.
+    READ: read runs. DELETE: remove and rename runs.
     WRITE: record new runs, and continue or record anew the runs that the same token made.
-    REPLACE: also continue or record anew runs that other tokens made.
+    REPLACE: together with WRITE, also continue or record anew runs that other tokens made.
     """
 
     READ = "read"
@@ -64,11 +64,12 @@ ALL_RIGHTS: Final = frozenset(Right)
 class Grant:
     """The rights of one token or certificate: one [[token]] table of an access file.
 
-    name: as in the table; "" for the callers of a collector without an access file.
+    name: the name in the table; "" for the callers of a collector without an access file.
+    rights: what may be done with the runs.
     runs: globs of the names of the runs that the rights are for.
     hashes: the SHA-256 of each token that has these rights.
-    certificates: names in clients' certificates that have these rights, as "cn:…" or "san:…".
-    limits: for all streams and runs of this token together.
+    certificates: common names ("cn:NAME") and alternative names ("san:NAME") in certificates.
+    limits: the limits of all streams and runs of this token together.
     """
 
     name: str
@@ -94,7 +95,7 @@ class Grant:
 class Access:
     """The grants of a collector: all tokens and certificates with their rights.
 
-    anyone: the rights of calls that show neither token nor certificate; None refuses such calls.
+    anyone: the rights of calls without token and known certificate; None refuses such calls.
     """
 
     grants: tuple[Grant, ...] = ()
@@ -102,7 +103,7 @@ class Access:
 
     @classmethod
     def of_token(cls, token: str | None) -> Access:
-        """Returns an Access that gives all rights to `token`, or with None to all callers."""
+        """Returns an Access that gives all rights to `token`; None gives them to all callers."""
         hashes = () if token is None else (hash_of(token.encode()),)
         grant = Grant("", ALL_RIGHTS, (EVERY_RUN,), hashes)
         return cls(anyone=grant) if token is None else cls((grant,))
@@ -110,9 +111,11 @@ class Access:
     def of_shown(self, token: bytes | None, certificate: Collection[str]) -> Grant | None:
         """Returns the grant (rights) of a caller, by its token or else its certificate.
 
-        Returns None where the caller is to be refused.
-        token: None where the call shows none; a wrong token is refused even with a known
-        certificate. certificate: the names in the client's certificate, as "cn:…" or "san:…".
+        Returns None where the caller is to be refused. Where there are grants, a wrong token is
+        refused even with a known certificate.
+
+        token: the token that the call shows; None where the call shows none.
+        certificate: the names in the client's certificate ("cn:NAME", "san:NAME"); may be empty.
         """
         if token is not None and self.grants:
             return self._of_hash(hash_of(token))
@@ -136,7 +139,10 @@ def hash_of(token: bytes) -> bytes:
 
 
 def parse_access(text: str, file: str) -> Access:
-    """Parses the text of an access file; raises OptionError, which names `file`, for a bad one."""
+    """Parses the text of an access file, and returns the grants in it.
+
+    Raises OptionError, whose text names `file`, where the text is no valid access file.
+    """
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
@@ -182,10 +188,10 @@ _KEYS: Final = LIMIT_KEYS | {
 
 
 def _texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    """Returns the strings that a TOML table has for a key, which may be a list or one string.
+    """Returns the strings that a TOML table has for a key, as a list or as a single string.
 
-    () where the key is missing. Raises OptionError, whose text begins with `where`, for other
-    values.
+    Returns () where the key is missing. Raises OptionError, whose text begins with `where`, for any
+    other value, and for an empty string.
     """
     value = table.get(key, [])
     texts = [value] if isinstance(value, str) else value

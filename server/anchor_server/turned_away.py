@@ -28,7 +28,8 @@ _HANDSHAKE: Final = (
 class TurnedAway:
     """Counts and logs callers that were turned away, for want of a token or in the TLS handshake.
 
-    A machine gets at most one warning a minute for each of the two causes; the rest is INFO.
+    For each machine, at most one warning a minute is logged for each of the two causes; further
+    cases are logged as INFO.
     """
 
     def __init__(self, tally: CollectorCounters) -> None:
@@ -37,11 +38,17 @@ class TurnedAway:
         self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def refuse_token(self, peer: str) -> None:
-        """Counts and logs a call that showed no token, or a wrong one."""
+        """Counts and logs a call that showed no token, or a wrong one.
+
+        peer: the client's address and port, as gRPC writes them.
+        """
         self._tell("token", _TOKEN, peer)
 
     def refuse_handshake(self, peer: str) -> None:
-        """Counts and logs a connection that ended before a call, as a failed TLS handshake."""
+        """Counts and logs, as a failed TLS handshake, a connection that ended before any call.
+
+        peer: the client's address and port, as gRPC writes them.
+        """
         self._tell("handshake", _HANDSHAKE, peer)
 
     def _tell(self, kind: str, sentence: str, peer: str) -> None:

@@ -42,8 +42,8 @@ class ParsedFrame(NamedTuple):
 def parse_request(message: bytes) -> PushRequest | ParsedFrame:
     """Parse a serialised PushRequest; the result is a `ParsedFrame` if it carries a frame.
 
-    Raises GarbledError if the message does not fit its checksum, FrameError if it is no
-    PushRequest.
+    A frame is a message with records. Any other message is returned as a PushRequest. Raises
+    GarbledError if the message does not fit its checksum, FrameError if it is no PushRequest.
     """
     check_seal(message)
     try:
@@ -63,8 +63,8 @@ def parse_request(message: bytes) -> PushRequest | ParsedFrame:
 class _Partial:
     """A large record that comes in several frames, some of which are still to come.
 
-    first: the record's number. columns: the record's row.
-    data: its values, of which the first `received` bytes have arrived.
+    first: the record's number in the stream. columns: the record's row, one entry for each column.
+    data: the bytes of the record's values, of which the first `received` have arrived.
     """
 
     first: int
@@ -91,8 +91,9 @@ class Decoder:
     def define(self, message: Define) -> None:
         """Add series, layouts and phases to the tables that the indices in later rows refer to.
 
-        A layout is a dtype and a shape. Raises InvalidNameError, ModeError or FrameError for an
-        invalid entry, and FrameError for too many.
+        A series is a name, kind and mode; a layout is a dtype and a shape. Raises InvalidNameError
+        for an invalid name, kind or phase, ModeError for an invalid mode, FrameError for an invalid
+        or too large layout, and FrameError for a table of more than TABLE_ENTRIES entries.
         """
         self._series += [check_series(s.name, s.kind, s.mode) for s in message.series]
         layouts = [self._layout(layout) for layout in message.layouts]
@@ -105,12 +106,13 @@ class Decoder:
     def block(self, frame: ParsedFrame) -> RowBlock | None:
         """Return the records that a message with records completes; None if it completes none.
 
-        It completes none if it has a fragment of a large record of which others are still to come.
-        The values of the block are views of the message, or of the memory in which the fragments of
-        a large record were put together.
+        A message completes no record if it holds a fragment of a large record whose last fragment
+        is still to come. The values of the block are views of the message, or of the memory in
+        which the fragments of a large record were put together.
 
-        Raises FrameError for a malformed frame, GarbledError for values that do not fit their
-        digest, MemoryError for a record that is larger than the free memory.
+        Raises FrameError for a malformed frame and for a fragment that comes out of turn,
+        GarbledError for values that do not fit their digest, MemoryError for a large record for
+        which there is not enough free memory.
         """
         head, payload = frame
         if not head.HasField("fragment"):
@@ -131,8 +133,10 @@ class Decoder:
     def _continued(self, head: Frame, fragment: Fragment) -> _Partial:
         """Return the unfinished record of which this fragment holds the next values.
 
-        The first fragment begins a record; a later one must be the next of the record begun, or
-        FrameError is raised.
+        For the first fragment of a record this is a new, empty record. Raises FrameError if the
+        fragment is not the next one of the unfinished record, or begins a record wrongly.
+
+        head: the frame's rows. fragment: the place of the frame's values among those of the record.
         """
         partial = self._partial
         if fragment.offset == 0 and partial is None:

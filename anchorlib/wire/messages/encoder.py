@@ -48,9 +48,10 @@ K = TypeVar("K", bound=Hashable)
 class EncodedFrame(NamedTuple):
     """One frame, ready to be sent: a serialised message with records.
 
+    Before the frame, a stream has to send the first `definitions` entries of `Encoder.definitions`.
+
     parts: the bytes of the PushRequest, in parts, some of which may be views of records' arrays.
-    end: the number after that of the last record of which this frame holds values.
-    definitions: how many of `Encoder.definitions` a stream has to send before this frame.
+    end: one more than the number of the last record of which the frame has a row or values.
     """
 
     parts: tuple[Buffer, ...]
@@ -59,7 +60,7 @@ class EncodedFrame(NamedTuple):
 
     @property
     def message(self) -> bytes:
-        """The message as one bytes object; its parts are copied if there are several."""
+        """The message as one bytes object; a message of several parts is copied into it."""
         first = self.parts[0]
         return first if len(self.parts) == 1 and isinstance(first, bytes) else b"".join(self.parts)
 
@@ -74,15 +75,16 @@ class EncodedFrame(NamedTuple):
 
 
 class Encoder:
-    """Turns blocks of records into frames of about `frame_bytes`, in order; one thread at a time.
+    """Turns blocks of records into frames of at most about `frame_bytes` each, in order.
 
-    A larger record has a frame of its own; a record of more than four times `frame_bytes` is sent
-    in fragments, that is, in several frames.
+    A record that takes more has a frame of its own, and a record whose values take more than four
+    times `frame_bytes` is sent in fragments, that is, in several frames. Only one thread at a time
+    may use an encoder.
 
-    first: the number of the first record.
+    first: the number that the first record gets; later records are numbered on from there.
 
-    definitions: serialised PushRequests, to be sent in order on every new stream.
-    sequence: the number of the next record.
+    definitions: PushRequests that the caller has to send, in order, on every new stream.
+    sequence: the number that the next record gets.
     """
 
     def __init__(self, *, first: int = 0, frame_bytes: int = FRAME_BYTES) -> None:
@@ -108,10 +110,11 @@ class Encoder:
                 yield self._frame(part)
 
     def _bounds(self, weights: Array) -> list[int]:
-        """Return the indices of the rows at which frames begin, and the end of the last frame.
+        """Return the indices of the rows at which frames begin, and last the number of rows.
 
-        weights: about how many bytes each row takes; a row of more than `frame_bytes` is alone in
-        its frame.
+        A row that takes more than `frame_bytes` is alone in its frame.
+
+        weights: about how many bytes each row takes in a message, values included.
         """
         ends = np.cumsum(weights)
         bounds, first = [0], 0
@@ -153,10 +156,12 @@ class Encoder:
             self._new, self._new_bytes = Define(), 0
 
     def _number(self, table: dict[K, int], key: K, define: Callable[[K], int]) -> int:
-        """Return the number of `key` in `table`; a key that is missing gets the next number.
+        """Return the number of `key` in `table`; a missing key is added with the next number.
 
-        define: called with a missing key; adds its definition to the next definition message, and
-            returns how many bytes that takes.
+        For a missing key calls `define`, which adds the key's definition to the next definition
+        message, and returns about how many bytes the definition takes there.
+
+        table: the series, layouts or phases that are defined so far, each with its number.
         """
         number = table.get(key)
         if number is None:
@@ -210,6 +215,7 @@ class Encoder:
     ) -> list[int]:
         """Convert a column of indices into the block's `table` to indices into the encoder's table.
 
+        name: the column: "series", "layout" or "phase". columns: all columns of the block, by name.
         define: as in `_number`; called with each entry that the encoder's table does not have yet.
         """
         used, places = np.unique(columns[name], return_inverse=True)

@@ -32,9 +32,12 @@ _LARGE_BYTES: Final = 1 << 16  # mean size of a buffer below which copying is ch
 def join(head: bytes, payload: Sequence[Buffer]) -> tuple[Buffer, ...]:
     """Return the serialised PushRequest that carries a frame (message with records), in parts.
 
+    The parts, joined, are the whole message with its checksum.
+
     head: the serialised Frame, without its payload.
-    payload: byte buffers, end to end. Large ones are parts of the result and are not copied; small
-        ones are copied into a single part.
+    payload: the records' values, as byte buffers that follow each other. If they have on average
+        64 KiB or more, each is a part of the result and is not copied; else the result is a single
+        part, into which all of them are copied.
     """
     size = sum(len(part) for part in payload)
     # Protobuf leaves an empty field out.
@@ -52,8 +55,11 @@ def join(head: bytes, payload: Sequence[Buffer]) -> tuple[Buffer, ...]:
 def split(message: bytes) -> tuple[bytes, memoryview] | None:
     """Split the PushRequest of a frame (message with records) into (serialised head, payload).
 
-    message: with its checksum. Returns None for a message that is no frame, or whose fields are in
-    another order. Raises IndexError if the message ends inside a number.
+    The payload (the records' values) is a view of the message. Returns None for a message that is
+    no frame, or whose fields are not in the order that the module's docstring shows: protobuf has
+    to parse those. Raises IndexError if the message ends inside a number.
+
+    message: the serialised PushRequest with its checksum at the end, which is not verified here.
     """
     if not message or message[0] != _FRAME_TAG:
         return None
@@ -75,7 +81,8 @@ def split(message: bytes) -> tuple[bytes, memoryview] | None:
 def _skip(message: bytes, at: int) -> int:
     """Return the offset at which the protobuf field that begins at offset `at` ends.
 
-    Returns the message's end for a field of a wire type that the head of a frame does not have.
+    Returns the message's length for a field whose wire type (protobuf's kind of encoding) the head
+    of a frame does not have.
     """
     wire_type = message[at] & 7
     if wire_type == 0:

@@ -17,7 +17,7 @@ __all__ = ["gaps_message", "read_gaps"]
 
 
 def gaps_message(gaps: Iterable[Gap]) -> Gaps:
-    """Return the message that states `gaps`: what of each series was not recorded, and why."""
+    """Return the message that states `gaps`: how much of each series was not recorded, and why."""
     return Gaps(
         gaps=[
             WireGap(
@@ -35,9 +35,9 @@ def gaps_message(gaps: Iterable[Gap]) -> Gaps:
 
 
 def read_gaps(message: Gaps) -> list[Gap]:
-    """Return the gaps that a message states: what of each series was not recorded, and why.
+    """Return the gaps that a message states: how much of each series was not recorded, and why.
 
-    Raises InvalidNameError or ModeError if the name, kind or mode of a gap is invalid.
+    Raises InvalidNameError if the name or kind of a gap is invalid, ModeError if its mode is.
     """
     return [
         Gap(
@@ -52,9 +52,9 @@ def read_gaps(message: Gaps) -> list[Gap]:
 
 
 def _series(gap: WireGap) -> tuple[str, str, str]:
-    """Return (name, kind, mode) of the series that a gap is about, after they were checked.
+    """Check the series that a gap is about, and return its (name, kind, mode).
 
-    A mode "" is valid: the observations were skipped before their mode was known. Raises
+    The mode "" is valid: the observations were skipped before their mode was known. Raises
     InvalidNameError for an invalid name or kind, ModeError for an invalid mode.
     """
     name, kind, _ = check_series(gap.name, gap.kind, gap.mode or str(All()))

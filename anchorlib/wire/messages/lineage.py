@@ -1,6 +1,7 @@
-"""Writes and reads Lineage messages: lineage, later header entries, and traced operations.
+"""Writes and reads Lineage messages: lineage, header entries, and traced operations.
 
-Lineage says which tensors and operations a value was computed from.
+Lineage says which tensors and operations a value was computed from. The header entries are those
+that a run adds to its header while it is recorded.
 """
 
 from __future__ import annotations
@@ -53,15 +54,16 @@ def lineage_messages(edges: Iterable[Edges]) -> Iterator[Lineage]:
 def header_message(entries: Mapping[str, Any]) -> Lineage:
     """Return the message that adds `entries` to the run's header, as JSON.
 
-    Values that JSON cannot hold become text.
+    A value that JSON cannot hold is replaced by its text (`str`).
     """
     return Lineage(header=json.dumps(dict(entries), default=str))
 
 
 def operations_messages(entries: Iterable[Entry]) -> Iterator[Lineage]:
-    """Yield messages with entries of the log of traced operations; a large entry has its own.
+    """Yield messages with entries of the log of traced operations.
 
-    An entry of more than OPERATIONS_BYTES is left out: a collector would refuse the whole stream.
+    A message has at most half a MiB; a larger entry has a message of its own. An entry of more than
+    OPERATIONS_BYTES is left out, because a collector would refuse the whole stream for it.
     """
     message, size = Lineage(), 0
     for text in map(json.dumps, entries):
@@ -77,9 +79,9 @@ def operations_messages(entries: Iterable[Entry]) -> Iterator[Lineage]:
 
 
 def read_operations(message: Lineage) -> list[Entry]:
-    """Return the entries of the log of traced operations in a message; empty if it has none.
+    """Return the entries of the log of traced operations in a message; [] if it has none.
 
-    Raises FrameError for an entry that is malformed or too large.
+    Raises FrameError for an entry that is malformed, or longer than OPERATIONS_BYTES.
     """
     return list(map(_read_entry, message.operations))
 
@@ -94,9 +96,9 @@ def _read_entry(text: str) -> Entry:
 
 
 def read_header(message: Lineage) -> dict[str, Any]:
-    """Return the entries that a message adds to the run's header; empty if it adds none.
+    """Return the entries that a message adds to the run's header; {} if it adds none.
 
-    Raises FrameError if they are no JSON object, or too large.
+    Raises FrameError if their text is no JSON object, or is longer than HEADER_BYTES.
     """
     if len(message.header) > HEADER_BYTES:
         raise FrameError(f"{len(message.header)} characters of a header; {HEADER_BYTES} at most")
@@ -137,9 +139,10 @@ def _edges(edges: Edges) -> WireEdges:
 
 
 def read_lineage(message: Lineage) -> list[Edges]:
-    """Return the lineage in a message: from what each value was computed; empty if it has none.
+    """Return the lineage in a message: from what each value was computed; [] if it has none.
 
-    Raises InvalidNameError or FrameError if the lineage cannot be that of any tensor.
+    Raises InvalidNameError for an invalid name or phase, FrameError for a shape of too many
+    dimensions, and where inputs or arguments do not fit the operations that the message names.
     """
     return [_read(edges) for edges in message.edges]
 

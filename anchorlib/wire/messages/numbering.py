@@ -20,7 +20,7 @@ __all__ = ["TableSizes", "first_of", "kept_definition", "kept_frame", "renumbere
 class TableSizes(NamedTuple):
     """How many series, layouts and phases are defined, or must be defined to read a frame.
 
-    A layout is a dtype and a shape.
+    A series is a name, kind and mode; a layout is a dtype and a shape.
     """
 
     series: int
@@ -31,9 +31,10 @@ class TableSizes(NamedTuple):
 def first_of(message: bytes) -> tuple[int, int, TableSizes, int]:
     """Return (first record's number, offset, definitions needed, step) of a message with records.
 
-    The offset is the place of the message's values in those of their record: above 0 for later
-    fragments of a large record, which need no definitions. The step is the lowest step of all
-    rows; 0 without rows. Raises FrameError if `message` carries no records.
+    The offset is above 0 only for a later fragment of a large record: it is the byte in the
+    record's values at which the fragment begins. "Definitions needed" is how many series, layouts
+    and phases a stream has to define before the message; a later fragment needs none. The step is
+    the lowest step of all rows; 0 without rows. Raises FrameError if `message` carries no records.
     """
     head = kept_frame(message).head
     columns = head.columns
@@ -79,7 +80,8 @@ def kept_frame(message: bytes) -> ParsedFrame:
 def kept_definition(message: bytes) -> Define:
     """Return the definitions (of series, layouts, phases) in a serialised message.
 
-    Raises FrameError if `message` carries records.
+    The result is empty for a message of another kind. Raises FrameError if `message` carries
+    records.
     """
     request = parse_request(message)
     if isinstance(request, ParsedFrame):

@@ -42,6 +42,7 @@ _BOUNDS: Final = {
 def read_block(columns: Columns, payload: memoryview, tables: Tables) -> RowBlock:
     """Return the records of a message, whose values are in `payload`, as a block.
 
+    columns: the records' rows. payload: the bytes of all values, in the order of the rows.
     tables: the series, layouts (dtype and shape) and phases that the stream has defined.
     Raises FrameError for a malformed frame, GarbledError for values that do not fit their digest.
     """
@@ -116,8 +117,11 @@ def entries(
 ) -> Array:
     """Return a column of a message with records as an array of `rows` entries.
 
-    values: the column; an empty one stands for `rows` times `default`. rows: None accepts any
-    number of entries. Raises FrameError, which names the column, for another number of entries.
+    Raises FrameError, whose text has the column's `name`, if the column is not empty and has
+    another number of entries.
+
+    values: the column; an empty column stands for `rows` times `default`.
+    rows: the number of rows in the message; None returns as many entries as `values` has.
     """
     if rows is not None and not values:
         return np.full(rows, default, dtype)
@@ -129,7 +133,8 @@ def entries(
 def _numbers(values: Any, rows: int, name: str, known: int) -> Array:
     """Return a column of indices into a table of `known` entries, as an array.
 
-    Raises FrameError if an index has no entry in the table.
+    Raises FrameError if an index is beyond the table, and where the column has neither 0 nor
+    `rows` entries. An empty column stands for index 0 in every row.
     """
     column = entries(values, rows, name, np.int64)
     if rows and int(column.max()) >= known:

@@ -21,10 +21,10 @@ def check_series(name: str, kind: str, mode: str) -> tuple[str, str, str]:
 
 
 def check_phase(phase: str) -> str:
-    """Return the name of a phase, or raise InvalidNameError if it is invalid."""
+    """Return `phase`, the name of a phase, or raise InvalidNameError if the name is invalid."""
     return check_name(phase)
 
 
 def check_reason(reason: str) -> str:
-    """Return the reason of a gap, or another text, cut to its first TEXT_BYTES bytes."""
+    """Return `reason` (why there is a gap, or any other text) cut to TEXT_BYTES bytes of UTF-8."""
     return reason.encode()[:TEXT_BYTES].decode(errors="ignore")

@@ -22,8 +22,10 @@ _BARE: Final = re.compile(r"\s*\d+(?:\.\d+)?\s*")
 def parse_seconds(text: str, option: str) -> float:
     """Parses a time above zero, such as `90`, `90s`, `30m`, `2h` or `1d`; returns seconds.
 
-    option: the option's name, for the error. Raises OptionError for another text, and for more than
-        a hundred years: system calls that wait accept no longer time.
+    A number without a unit is in seconds. Raises OptionError for a text that is no such time, and
+    for more than a hundred years: system calls that wait accept no longer time.
+
+    option: the option's name, for the error.
     """
     match = _TIME.fullmatch(text)
     seconds = float(match[1]) * _UNITS.get(match[2], 0.0) if match else 0.0
@@ -33,10 +35,11 @@ def parse_seconds(text: str, option: str) -> float:
 
 
 def parse_age(text: str, option: str) -> float:
-    """Parses a time that must have a unit, such as `30d`; returns seconds. Raises OptionError.
+    """Parses a time that must have a unit, such as `30d`; returns seconds.
 
     A command that removes runs by age must not guess the unit: `30`, meant as `30d` and read as
-    seconds, would remove nearly everything.
+    seconds, would remove nearly everything. Raises OptionError, which names `option`, for a time
+    without a unit and for a text that is no time.
     """
     if _TIME.fullmatch(text) and not text.strip()[-1:].isalpha():
         number = text.strip()
@@ -45,17 +48,21 @@ def parse_age(text: str, option: str) -> float:
 
 
 def parse_size(text: str, option: str) -> int:
-    """Parses a size, such as `500GB`, `10GiB` or `1048576`; returns bytes. Raises OptionError."""
+    """Parses a size, such as `500GB`, `10GiB` or `1048576`; returns bytes.
+
+    Raises OptionError, which names `option`, for a text that is no size.
+    """
     from anchorlib.spool import parse_bytes
 
     return parse_bytes(text, option)
 
 
 def parse_most(text: str, option: str) -> int:
-    """Parses a size that must have a unit, such as `500GB`; returns bytes. Raises OptionError.
+    """Parses a size that must have a unit, such as `500GB`; returns bytes.
 
-    It is for commands that remove runs beyond this size, which must not guess the unit: `5`, meant
-    as `5TB` and read as bytes, would remove everything.
+    Commands that remove runs beyond a size must not guess the unit: `5`, meant as `5TB` and read as
+    bytes, would remove everything. Raises OptionError, which names `option`, for a size without a
+    unit and for a text that is no size.
     """
     if _BARE.fullmatch(text):
         number = escape(text.strip()[:80])
@@ -66,8 +73,9 @@ def parse_most(text: str, option: str) -> int:
 def parse_keep(text: str, option: str) -> Keep:
     """Parses which archived runs stay on this disk: `all`, `none`, a size or an age.
 
-    `500GB` keeps the newest runs up to that size together, `30d` each run for that time after it
-    was archived. Raises OptionError.
+    `500GB` keeps the newest archived runs, as many as take no more than 500 GB together. `30d`
+    keeps each run until 30 days after it was archived. Raises OptionError, which names `option`,
+    for any other text.
     """
     from anchorlib.archive import Keep
 
@@ -86,7 +94,7 @@ def parse_keep(text: str, option: str) -> Keep:
 def parse_rate(text: str, option: str) -> int:
     """Parses a rate above zero, such as `50MB` or `50MB/s`; returns bytes a second.
 
-    Raises OptionError.
+    Raises OptionError, which names `option`, for a text that is no rate, and for a rate of 0.
     """
     rate = parse_size(text.removesuffix("/s"), option)
     if rate <= 0:

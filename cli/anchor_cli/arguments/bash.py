@@ -44,8 +44,8 @@ class Question:
     def of(cls, text: str, place: int) -> Question:
         """Builds the question from what bash passes.
 
-        text: COMP_WORDS, with its words separated by line ends. place: COMP_CWORD, the index of the
-        word that the cursor is in.
+        text: COMP_WORDS, with its words separated by line ends.
+        place: COMP_CWORD, the index in COMP_WORDS of the word that the cursor is in.
         """
         raw = _split(text)
         raw += [""] * (place + 1 - len(raw))
@@ -61,8 +61,9 @@ class Question:
 def asked_by_bash() -> Iterator[None]:
     """A context in which typer can answer a completion request of bash.
 
-    It rewrites COMP_WORDS and COMP_CWORD, and cuts from each printed completion what bash has on
-    its line already. It does nothing where bash asks for no completion.
+    On entry, COMP_WORDS and COMP_CWORD are rewritten for typer. When the context ends, the
+    completions that typer printed in it are printed without the beginning that bash has on its line
+    already. Where bash asks for no completion, the context changes nothing.
     """
     name, value = _ASKED
     if os.environ.get(name) != value:
@@ -87,7 +88,10 @@ def _split(text: str) -> list[str]:
 
 
 def _unquoted(text: str) -> list[str]:
-    """Splits text into words as a shell does, and drops quotes; an open quote ends at the end."""
+    """Splits text into words as a shell does, and drops quotes.
+
+    A quote that is not closed ends at the end of the text.
+    """
     lexer = shlex.shlex(text, posix=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     words: list[str] = []
@@ -100,7 +104,7 @@ def _unquoted(text: str) -> list[str]:
 
 
 def _together(raw: Sequence[str]) -> list[list[int]]:
-    """Groups the pieces into which bash cut the line by the words that they belong to.
+    """Finds out which pieces of the line, as bash has cut it, belong to the same word.
 
     Returns for each word the indices of its pieces in `raw`.
     """
@@ -123,9 +127,9 @@ def _ordered(before: Sequence[str], unfinished: str, after: Sequence[str]) -> li
     """Puts the words behind the cursor in front of the unfinished word.
 
     Returns the first two words (program and command), then the words behind the cursor, then the
-    other words before it. The unfinished word itself is left out. Where it is an argument, the
-    words behind the cursor up to the first option are left out too: they are arguments, which would
-    be taken for the unfinished one.
+    other words before the cursor. The unfinished word itself is left out. Where the unfinished word
+    is an argument, the words behind the cursor up to the first option are left out too: they are
+    arguments, and typer would put one of them in the place of the unfinished argument.
 
     before, after: the words before and behind the unfinished word.
     """

@@ -1,5 +1,8 @@
 """Shell completion of names of runs, selectors, modes and phases.
 
+Each function is what typer calls for one option: `incomplete` is the text typed so far. The named
+run is the run that the unfinished command line names, or else the only run of the store.
+
 A shell completes while a person types. So where the store, the run or the collector is missing, no
 completion is offered and no error is printed. A store or collector that does not answer is given up
 after two seconds.
@@ -21,7 +24,7 @@ _PATIENCE = 2.0  # seconds for a collector, or a disk, that does not answer
 
 
 def run_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of the store's runs that start with `incomplete`, the text typed so far."""
+    """Returns the names of the store's runs that start with `incomplete`."""
     return _NamedRun(ctx).offer(lambda named: named.runs(), incomplete)
 
 
@@ -61,8 +64,10 @@ class _NamedRun:
     def offer(self, find: Callable[[_NamedRun], Iterable[str]], incomplete: str) -> list[str]:
         """Calls `find` and returns, sorted, those of its results that begin with `incomplete`.
 
-        Results that cannot be printed are left out. [] where `find` fails, or takes longer than two
-        seconds.
+        Results with characters that cannot be printed are left out. Where `find` fails or has not
+        ended after two seconds, only the results that it has given by then count, mostly none.
+
+        find: called with this object, in a thread; returns all candidates.
         """
         candidates: list[str] = []
 

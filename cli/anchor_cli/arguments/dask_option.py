@@ -17,10 +17,12 @@ __all__ = ["spread_over"]
 def spread_over(address: str | None) -> Iterator[MapFunction]:
     """A context that yields the map function by which a command computes its answer.
 
-    address: the address of a dask scheduler, whose workers then make the calls. None yields
-    Python's `map`. The first call of the map function connects to the cluster: before that a
-    command opens its runs, so that a wrong name is reported at once. Raises MissingExtraError,
-    OptionError; the map function of the cluster also raises ClusterError.
+    The map function of a cluster connects to the cluster at its first call: before that, a command
+    opens its runs, so that a wrong name is reported at once. Raises MissingExtraError where dask is
+    not installed, OptionError for an invalid address. The yielded map function raises ClusterError
+    where the cluster cannot be reached or fails.
+
+    address: that of a dask scheduler, whose workers make the calls; None yields Python's `map`.
     """
     if address is None:
         yield map

@@ -48,9 +48,9 @@ _TRACE = "trace one with session.trace(2), ANCHOR_TRACE=0:2 or `anchor run --tra
 
 
 def traced_ops(run: Run, rank: int | None = None) -> list[Op]:
-    """Returns the traced operations of a run, or of one rank.
+    """Returns the traced operations of all ranks of a run, or of one rank.
 
-    Raises OptionError, which says how to trace, where there are none.
+    Raises OptionError, which says how to trace operations, where none was traced.
     """
     from anchorlib.errors import OptionError
 
@@ -76,7 +76,7 @@ def chosen_steps(text: str | None, ops: Sequence[Op]) -> range:
 
 
 def tell_gaps(run: Run, rank: int | None = None) -> None:
-    """Prints on stderr which steps of a run could not be traced, and why."""
+    """Prints on stderr which steps of a run, or of one rank, could not be traced, and why."""
     from anchorlib.names import escape
 
     for gap in run.op_gaps(rank):

@@ -31,9 +31,9 @@ def without_slash(run: str) -> str:
 
 
 def not_empty(text: str | None) -> str | None:
-    """Returns an option's value as it is; raises BadParameter for an empty one.
+    """Returns an option's value as it is; None stands for an option that is not given.
 
-    An empty value mostly comes of an unset variable in the shell.
+    Raises BadParameter for an empty value, which mostly comes of an unset variable in the shell.
     """
     if text is not None and not text.strip():
         raise typer.BadParameter("it is empty")
@@ -54,7 +54,10 @@ StoreOption: TypeAlias = Annotated[
 
 
 def a_run(metavar: str, text: str) -> Any:
-    """Makes a typer argument that names a run; text: its help."""
+    """Returns the typer argument for the name of a run.
+
+    metavar: what the help calls the argument. text: the argument's help.
+    """
     return typer.Argument(
         metavar=metavar,
         help=text,
@@ -65,7 +68,10 @@ def a_run(metavar: str, text: str) -> Any:
 
 
 def several_runs(metavar: str, text: str) -> Any:
-    """Makes a typer argument that names one or more runs; text: its help."""
+    """Returns the typer argument for the names of one or more runs.
+
+    metavar: what the help calls the argument. text: the argument's help.
+    """
     return typer.Argument(
         metavar=metavar,
         help=text,
@@ -109,6 +115,6 @@ DaskOption: TypeAlias = Annotated[
 
 
 def examples(*lines: str) -> str:
-    """Returns the epilog of a command's help: example lines, marked so that none is wrapped."""
+    """Returns the end of a command's help: these example lines, marked so that none is wrapped."""
     head = "Example:" if len(lines) == 1 else "Examples:"
     return "\n".join(["\b", head, *(f"  {line}" for line in lines)])

@@ -38,7 +38,7 @@ def narrowing(command: Callable[..., int]) -> Callable[..., int]:
     """A decorator: returns the command with six options in place of its parameter `selection`.
 
     The options are --step, --pass, --call, --rank, --phase and --mode. Their values are parsed into
-    the Selection that the command is called with.
+    a Selection, with which the decorated command is then called.
     """
     signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []

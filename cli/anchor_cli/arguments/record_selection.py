@@ -15,11 +15,12 @@ _MOST_DIGITS: Final = 18  # Python refuses to read a number of thousands
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selects records of a tensor by step, pass, call, rank, phase and mode; None selects all.
+    """Selects records of a tensor by step, pass, call, rank, phase and mode.
 
-    first, stop: steps, half-open as in Python's slices; stop None means to the end, and negative
-        steps count from the last recorded step: `within` makes them positive.
-    mode: a mode's canonical text, as "sum:window=10".
+    first, stop: the selected steps begin at `first` and end before `stop`; None as `stop` means to
+        the end. Negative numbers count from the last recorded step: `within` replaces them.
+    pass_index, call, rank, phase, mode: the only value that is selected; None selects all values.
+        A mode is in its canonical text, such as "sum:window=10".
     """
 
     first: int = 0
@@ -40,7 +41,10 @@ class Selection:
         phase: str | None,
         mode: str | None,
     ) -> Selection:
-        """Parses the values of the options; raises OptionError, ModeError for invalid ones."""
+        """Parses the values of the options; None stands for an option that is not given.
+
+        Raises ModeError for an invalid mode, OptionError for any other invalid value.
+        """
         from anchorlib.modes import parse_mode
 
         first, stop = parse_steps(step)
@@ -57,13 +61,15 @@ class Selection:
 
     @property
     def from_the_end(self) -> bool:
-        """Whether `first` or `stop` is negative, that is, counted from the last recorded step."""
+        """Whether `first` or `stop` is negative and so counts from the last recorded step."""
         return self.first < 0 or (self.stop or 0) < 0
 
     def within(self, last_step: int) -> Selection:
         """Returns this selection with negative steps replaced by the steps that they mean.
 
-        last_step: the last recorded step. Raises OptionError where no step is left.
+        Raises OptionError where negative steps turn out to select nothing.
+
+        last_step: the last recorded step, which -1 means.
         """
         if not self.from_the_end:
             return self
@@ -81,7 +87,7 @@ class Selection:
         return last_step >= self.first and (self.stop is None or first_step < self.stop)
 
     def __str__(self) -> str:
-        """Returns the options that would make this selection, as text for messages."""
+        """Returns the options that make this selection, as text: "--step 5:8 --rank 0"."""
         stop = "" if self.stop is None else self.stop
         steps = f"--step {self.first}:{stop}" if (self.first, self.stop) != (0, None) else ""
         rest = {
@@ -98,8 +104,9 @@ class Selection:
 def parse_steps(text: str | None) -> tuple[int, int | None]:
     """Parses `--step`: "A", "A:B", "A:" or ":B"; None selects all steps.
 
-    Returns the first step, and the step after the last; None in its place means to the end.
-    Negative steps count from the last recorded step, as in Python's slices. Raises OptionError.
+    Returns the first step, and the step after the last; None as the latter means to the end.
+    Negative steps count from the last recorded step, as in Python's slices. Raises OptionError for
+    a text of another form, and where A:B selects nothing.
     """
     if text is None:
         return 0, None

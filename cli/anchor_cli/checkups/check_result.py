@@ -17,10 +17,10 @@ _COLOURS: dict[str, int] = {"ok": 32, "beware": 33, "broken": 31}
 class CheckResult:
     """The result of one check.
 
-    level: "ok", "beware" for what may be a mistake, "broken" for what prevents work.
+    level: "ok", or "beware" for what may be a mistake, or "broken" for what prevents work.
     about: the thing that was checked, in a word or two.
-    text: the state of that thing, as one line; names in it are escaped.
-    todo: what to do, "" where nothing is to be done.
+    text: the state of that thing, as one line; whoever makes the result has to escape names in it.
+    todo: what the user should do; "" where nothing is to be done.
     """
 
     level: Level

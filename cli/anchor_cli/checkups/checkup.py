@@ -81,9 +81,10 @@ def _gaps(run: Run) -> Iterator[CheckResult]:
 
 
 def _silent(run: Run) -> Iterator[CheckResult]:
-    """Yields one warning that names all tensors of which the run has no record.
+    """Yields one warning about the tensors of which the run has no record.
 
-    Either their records could not be stored, or none was ever made. Nothing is yielded where every
+    Either their records could not be stored (at most five of these tensors are named, the others
+    counted), or none was ever made (all of these tensors are named). Nothing is yielded where every
     tensor has a record.
     """
     clauses = list(clauses_of(Gaps(run).unrecorded()))
@@ -132,8 +133,9 @@ def _nonfinite(run: Run) -> Iterator[CheckResult]:
 def _among_ranks(run: Run) -> Iterator[CheckResult]:
     """Yields a warning for each group of ranks that differ from the other ranks in the same way.
 
-    At most three, in the order of the first records that differ. They are found by digests and
-    summaries; no values are read. Nothing is yielded for a run of one rank.
+    At most three warnings are yielded, in the order of the first records that differ. The groups
+    are found by digests and summaries, without reading values. Nothing is yielded for a run of one
+    rank.
     """
     if len(run.ranks) < 2:
         return
@@ -144,12 +146,12 @@ def _among_ranks(run: Run) -> Iterator[CheckResult]:
 
 
 def _precision(run: Run) -> Iterator[CheckResult]:
-    """Yields results on what may have made the observed run compute other bits.
+    """Yields results on what may have made this run compute other bits than an unobserved run.
 
-    The first is a warning where the run was recorded with an untested version of torch. The second
-    is about code that was compiled in fp16, bf16 or fp8: such code may compute other bits when it
-    is observed, so the result is a warning unless Inductor emulates eager code's precision casts.
-    Nothing is yielded for a run without such code that was recorded with the tested version.
+    A warning is yielded where the run was recorded with an untested version of torch. Another
+    result is about code that was compiled in fp16, bf16 or fp8: it is "ok" where torch's compiler
+    was set to emulate the precision casts of eager code, else a warning, because such code rounds
+    the tensors that are observed. Where neither applies, nothing is yielded.
     """
     header = run.header()
     torch = str(header.get("torch", ""))

@@ -40,8 +40,9 @@ def storage(store: str) -> Iterator[CheckResult]:
 def spools(store: str) -> Iterator[CheckResult]:
     """Checks the spools of this machine: queues on disk of records for a collector.
 
-    Yields a result for each spool that holds records, and for a remote `store` whether new spools
-    can be made.
+    Yields first, for the URL of a collector or object store as `store`, whether new spools can be
+    made. Then comes a result for each spool that a living process uses, and for each spool that
+    holds records although its process has ended.
     """
     from anchorlib.spool import spool_room, spools_here
 
@@ -143,7 +144,11 @@ def _directory(path: Path) -> Iterator[CheckResult]:
 
 
 def _disk(there: Path) -> CheckResult:
-    """Checks how much room runs may take on a folder's file system; they leave a twentieth free."""
+    """Checks how much room runs may take on a folder's file system, and returns the result.
+
+    The result is "broken" without any room, "beware" with less than 1 GiB. A twentieth of the file
+    system does not count as room, because recording leaves it free.
+    """
     system = os.statvfs(there)
     free = system.f_bavail * system.f_frsize
     room = max(free - system.f_blocks // 20 * system.f_frsize, 0)
@@ -162,9 +167,10 @@ def _disk(there: Path) -> CheckResult:
 
 
 def _abandoned(path: Path) -> Iterator[CheckResult]:
-    """Yields one warning that names all runs of a store whose writer died before it closed them.
+    """Yields one warning about the runs of a store whose writer died before it closed them.
 
-    Before it comes a result of level "broken" for each run that cannot be read.
+    The warning names at most five of these runs, and counts the others. Before the warning comes a
+    result of level "broken" for each run that cannot be read.
     """
     from anchorlib.reading import open_run
     from anchorlib.store import list_runs, locate_store

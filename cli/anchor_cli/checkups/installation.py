@@ -36,7 +36,11 @@ EMULATE = "TORCHINDUCTOR_EMULATE_PRECISION_CASTS"
 
 
 def packages() -> Iterator[CheckResult]:
-    """Checks the installed packages: yields their versions, and what is missing or too old."""
+    """Checks the installed packages, and yields the results.
+
+    The first result lists versions. Others say which required packages are missing or too old, and
+    whether torch is another version than the tested one.
+    """
     version_of = {name: _version(name) for name in SHOWN}
     shown = ", ".join(f"{name} {version}" for name, version in version_of.items() if version)
     own = f"anchorlib {__version__}, Python {platform.python_version()}"
@@ -53,9 +57,9 @@ def packages() -> Iterator[CheckResult]:
 
 
 def summaries() -> Iterator[CheckResult]:
-    """Checks whether summaries are computed by numba here, or by the slower numpy.
+    """Checks whether numba or the slower numpy computes summaries here, and yields the result.
 
-    It compiles with numba to see, which takes seconds.
+    To find out, the summaries' code is compiled with numba, which takes seconds.
     """
     from anchorlib.summary import SCANS
 
@@ -71,9 +75,11 @@ def summaries() -> Iterator[CheckResult]:
 
 
 def environment(environ: Mapping[str, str] = os.environ) -> Iterator[CheckResult]:
-    """Checks the environment variables that anchorlib reads: unknown names and invalid values.
+    """Checks the environment variables that anchorlib reads, and yields the results.
 
-    The first result lists all variables that are set, without secrets.
+    The first result lists those that are set, with secrets replaced by `***`. Others warn of names
+    that begin with ANCHOR_ and are not known, of invalid values, and of variables that change what
+    a training computes or records.
     """
     seen = [name for name in (*VARIABLES, *LAUNCHERS, EMULATE) if environ.get(name)]
     variables = " ".join(f"{name}={_shown(name, environ[name])}" for name in seen)
@@ -142,7 +148,7 @@ def _shown(name: str, value: str) -> str:
 
 
 def without_password(text: str) -> str:
-    """Returns a URL with user and password, which stand before the "@", replaced by `***`."""
+    """Returns a URL in which `***` replaces user and password, which stand before the "@"."""
     return re.sub(r"(?<=//)[^/@]*@", "***@", text)
 
 

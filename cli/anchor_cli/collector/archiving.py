@@ -23,9 +23,13 @@ def archiving(
 ) -> Archiving | None:
     """Parses the archive options; returns None where closed runs stay in the store.
 
-    place: `--archive`; the other arguments are `--archive-after`, `--keep-local` and
-    `--without-conditional-writes`. Does not contact the archive, and makes no folder. Raises
-    OptionError, MissingExtraError.
+    The archive is not contacted, and no folder is made. Raises OptionError for an invalid value and
+    for the other options without `--archive`, MissingExtraError where the package for the archive's
+    kind of URL is not installed.
+
+    place: the value of `--archive`; None without that option.
+    after, keep_local: the values of `--archive-after` and `--keep-local`.
+    without_conditions: whether `--without-conditional-writes` is given.
     """
     from anchor_server import Archiving
     from anchorlib.archive import shelf_at
@@ -48,8 +52,11 @@ def archiving(
 def try_archive(place: str, *, without_conditions: bool) -> None:
     """Checks that the archive can be used: writes a small file there and removes it.
 
-    Raises OptionError or StoreError where the archive cannot be used. Where it does not answer
-    within seconds, only logs a warning: the collector starts, and archives once it answers.
+    Raises OptionError or StoreError where the archive cannot be used. Where the archive does not
+    answer within seconds, only logs a warning: the collector starts all the same, and archives once
+    the archive answers.
+
+    without_conditions: also accept an object store that cannot refuse to overwrite.
     """
     from anchorlib.archive import HASTY, checked_shelf, shelf_at
     from anchorlib.errors import CollectorError

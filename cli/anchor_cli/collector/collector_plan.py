@@ -22,8 +22,9 @@ __all__ = ["CollectorPlan"]
 class CollectorPlan:
     """The options of `anchor serve`; each field has the name of its option.
 
-    power: whether `--durability` is "power". Properties check options together, and raise
-    OptionError where they contradict each other.
+    The properties check options together, and raise OptionError where these contradict each other.
+
+    power: whether `--durability` is "power".
     """
 
     store: str
@@ -51,7 +52,7 @@ class CollectorPlan:
 
     @property
     def directory(self) -> Path:
-        """The directory that runs are written into (`--store`); OptionError for a URL."""
+        """The directory that runs are written into (`--store`); raises OptionError for a URL."""
         from anchorlib.errors import OptionError
 
         if "://" in self.store:
@@ -62,7 +63,7 @@ class CollectorPlan:
 
     @property
     def shown(self) -> ShownCredentials:
-        """Where the collector finds the token, or the access file, that clients must satisfy."""
+        """Where the collector finds the tokens that clients have to show."""
         own = partial(_own, self.directory, self.bind) if self.self_signed else None
         return ShownCredentials(self.token_file, self.access, own)
 
@@ -106,7 +107,11 @@ class CollectorPlan:
 
     @property
     def _amounts(self) -> Mapping[str, Callable[[], Any]]:
-        """For each setting that is an amount written as text, a function that parses it."""
+        """Functions that parse the options written as amounts, such as "30m".
+
+        Each is keyed by the argument of `Collector` whose value it returns, and raises OptionError
+        for an invalid text.
+        """
         size, rate = self.max_run_size, self.max_rate
         return {
             "idle_timeout": lambda: parse_seconds(self.idle_timeout, "--idle-timeout"),
@@ -115,10 +120,11 @@ class CollectorPlan:
         }
 
     def settings(self) -> tuple[dict[str, Any], Identity | None]:
-        """Returns keyword arguments of `Collector`, and the files of `--self-signed`.
+        """Returns the keyword arguments for `Collector`, and the files of `--self-signed`.
 
-        With --self-signed it makes the certificate and token where they are missing; without, it
-        returns None for the files. With --archive it also checks that the archive can be written.
+        With --self-signed, makes the certificate and token where they are missing; without, the
+        second result is None. With --archive, also checks that the archive can be written. Raises
+        OptionError, MissingExtraError or StoreError where the options cannot be used.
         """
         from anchor_server import ServerTLS
 
@@ -144,7 +150,7 @@ class CollectorPlan:
         return settings, identity
 
     def problems(self) -> list[str]:
-        """Returns everything that would prevent the collector's start, a sentence for each."""
+        """Returns a sentence for each thing that would prevent the collector's start."""
         from anchor_server import CollectorSettings, problems
 
         sentences: list[str] = []

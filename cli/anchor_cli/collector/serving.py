@@ -30,8 +30,8 @@ _GRACE = 30.0  # seconds that streams and readers have to end after a signal
 def say_problems(plan: CollectorPlan, *, as_json: bool) -> ExitCode:
     """Prints what would prevent the start of a collector, for `--check`; returns the exit code.
 
-    The exit code is 2 where something would prevent it. Else it is 0, and remarks and the address
-    are printed.
+    The exit code is 2 where something would prevent the start. Else it is 0; then the remarks on
+    possible mistakes are printed, and without `as_json` the address.
     """
     problems = plan.problems()
     if as_json:
@@ -116,7 +116,11 @@ def _listening(store: Path, bind: str, **settings: Any) -> Collector | None:
 
 @contextmanager
 def _metrics(collector: Collector, bind: str | None, *, insecure: bool) -> Iterator[None]:
-    """A context in which metrics are served, if `--metrics-bind` was given; bind: its value."""
+    """A context in which the collector's metrics are served over HTTP.
+
+    bind: the value of `--metrics-bind`; with None no metrics are served.
+    insecure: whether other machines may reach the metrics.
+    """
     if bind is None:
         yield
         return

@@ -24,7 +24,8 @@ _VARIABLES: Final = ("ANCHOR_TOKEN", "ANCHOR_TOKEN_FILE")
 class ShownCredentials:
     """Where a collector finds the tokens that clients have to show.
 
-    token_file: holds the one token. access: an access file, which lists several tokens.
+    token_file: the file with the one token; None without --token-file.
+    access: the access file, which lists several tokens; None without --access.
     own: finds or makes the certificate and token of --self-signed; None without that option.
     """
 
@@ -36,7 +37,8 @@ class ShownCredentials:
         """Returns the token that clients have to show now, and the files of --self-signed.
 
         The token is None with an access file, and where clients need none; the files are None
-        without --self-signed. Raises OptionError for a token file beside an access file.
+        without --self-signed. Raises OptionError where both a token file and an access file are
+        given, and where the token cannot be read; `own` may raise errors of its own.
         """
         from anchorlib.errors import OptionError
 
@@ -55,9 +57,9 @@ class ShownCredentials:
 
 
 def say_exports(address: str, identity: Identity, shown: ShownCredentials) -> None:
-    """Prints on stderr the `export` lines that a client's shell needs; never the token itself.
+    """Prints on stderr the `export` lines that a client's shell needs, but never the token itself.
 
-    address: host:port of the collector.
+    address: host:port of the collector. identity: the files of --self-signed.
     """
     host = f"[{identity.host}]" if ":" in identity.host else identity.host
     port = address.rpartition(":")[2]

@@ -20,7 +20,7 @@ _WAKING_BYTES: Final = 4096
 
 
 class Signals:
-    """A context that handles SIGTERM, Ctrl-C and SIGHUP; `wait` returns when the server must end.
+    """A context that catches SIGTERM, Ctrl-C and SIGHUP, so that `wait` can wait for them.
 
     A second SIGTERM or Ctrl-C ends the process at once. When the context ends, the handlers that
     were set before are set again, for a Python process that called the command and goes on. Where
@@ -51,7 +51,7 @@ class Signals:
         self._waker.close()
 
     def wait(self, on_again: Callable[[], None]) -> None:
-        """Waits for the first SIGTERM or Ctrl-C; calls `on_again` for each SIGHUP until then."""
+        """Blocks until the first SIGTERM or Ctrl-C; calls `on_again` for each SIGHUP until then."""
         while True:
             self._woken.recv(_WAKING_BYTES)  # before the queue: what comes later wakes again
             with suppress(queue.Empty):

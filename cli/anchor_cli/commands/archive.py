@@ -119,7 +119,9 @@ class _LocalRun:
     keep: Keep
 
     def plan(self, shelf: Shelf) -> tuple[ArchivePlan, list[str]]:
-        """Returns what would be sent to the archive, and the runs that would be removed here.
+        """Returns what would be sent to the archive, and the names of the runs removed after that.
+
+        These runs are removed from the local directory, because `keep` does not keep them.
 
         shelf: the archive, a directory or object store.
         """
@@ -131,10 +133,12 @@ class _LocalRun:
     def send(
         self, shelf: Shelf, *, without_conditions: bool
     ) -> tuple[ArchiveResult, dict[str, int]]:
-        """Archives the run; returns what was sent, and the freed bytes of each removed run.
+        """Archives the run; returns what was sent, and the freed bytes by name of removed run.
 
-        shelf: the archive, a directory or object store. without_conditions: also use an object
-        store that cannot refuse to overwrite.
+        Runs that `keep` does not keep are then removed from the local directory.
+
+        shelf: the archive, a directory or object store.
+        without_conditions: also use an object store that cannot refuse to overwrite.
         """
         from anchorlib.archive import archive_run, checked_shelf, make_room
 
@@ -148,7 +152,7 @@ class _LocalRun:
 class _ServedRun:
     """A run that collectors or another archive hold, to be copied from there into an archive.
 
-    The files that are read stay unchanged.
+    Nothing is changed or removed where the run is read.
     """
 
     stored_run: FoundRun
@@ -185,7 +189,10 @@ class _ServedRun:
     def send(
         self, shelf: Shelf, *, without_conditions: bool
     ) -> tuple[ArchiveResult, dict[str, int]]:
-        """Archives the run; returns what was sent to `shelf`, and {}, as no run is removed."""
+        """Archives the run; returns what was sent to `shelf`, and {}, as no run is removed.
+
+        without_conditions: also use an object store that cannot refuse to overwrite.
+        """
         from anchorlib.archive import archive_served, checked_shelf
 
         shelf = checked_shelf(shelf, without_conditions=without_conditions)
@@ -198,8 +205,11 @@ def _update_archive_place(
 ) -> ExitCode:
     """Makes the store find an archived run in an archive that has moved; returns exit code 0.
 
-    Prints that it was done. note: the store's note of where the run is. shelf: the archive at its
-    new place. Raises OptionError with `dry_run`.
+    All of the run is first read in the new place. Prints that this was done. Raises OptionError
+    with `dry_run`, because nothing would be sent.
+
+    note: the store's note of the place where the run was archived.
+    shelf: the archive at its new place.
     """
     from anchorlib.archive import update_archive_place
     from anchorlib.errors import OptionError

@@ -265,10 +265,11 @@ def _for_ci(
     junit: str | None,
     github: bool,
 ) -> None:
-    """Writes the comparison for CI systems: JUnit XML, and annotations for GitHub Actions.
+    """Writes the comparison for CI systems: JUnit XML, and output for GitHub Actions.
 
-    code: the exit code of the command. junit: the file; None for no JUnit XML. commands: what to
-    run next.
+    code: the exit code of the command. commands: the commands that are suggested to the user next.
+    junit: the file for the JUnit XML, "-" for stdout; None writes none.
+    github: whether to print annotations, and to write the summary of the step.
     """
     from anchor_cli.comparisons import annotated, summarise, write_junit
     from anchor_cli.files import written_text
@@ -288,8 +289,11 @@ def _more(lines: Sequence[str]) -> str:
 def _exit(comparison: Comparison, fail_on: FailOn, *, reported: bool) -> ExitCode:
     """Returns the exit code for a comparison; prints damage and missing records on stderr.
 
-    reported: whether the verdict's sentence is printed on stdout; else it goes to stderr where
-    there was nothing to compare.
+    Where there was nothing to compare, and no report was printed, also prints the verdict's
+    sentence on stderr.
+
+    fail_on: the mildest verdict that gives exit code 1.
+    reported: whether the report, which has the verdict's sentence, was printed on stdout.
     """
     if comparison.verdict == "incomparable":
         if not reported:

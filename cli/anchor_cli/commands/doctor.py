@@ -131,8 +131,8 @@ def _surroundings(store: str) -> Iterator[CheckResult]:
 def _of_run(run: str, store: str) -> tuple[list[CheckResult], bool]:
     """Checks a run; returns the results, and whether the run has gaps.
 
-    A run that cannot be read gives a result of level "broken". Raises RunNotFoundError,
-    OptionError.
+    A run that cannot be read gives one result of level "broken", and False. Raises
+    RunNotFoundError where there is no such run, OptionError where `run` or `store` is invalid.
     """
     from anchor_cli.checkups import CheckResult, checkup
     from anchorlib.errors import CollectorError, StoreError

@@ -155,7 +155,8 @@ def _check(
 ) -> None:
     """Raises OptionError where options contradict each other, or where no output is given.
 
-    chosen: the values of the given options that name an output, by the option's name, as "csv".
+    chosen: the values of the given options that name an output, keyed by the option, such as "csv".
+    against, noise, json: the values of --against, --noise and --json.
     """
     from anchorlib.errors import OptionError
 
@@ -180,7 +181,8 @@ def _compared(
 ) -> Comparison | None:
     """Compares the run of `--against` with the exported run; returns None without that option.
 
-    noise: reruns of the run of `--against`.
+    noise: reruns of the run of `--against`, by name, path or URL.
+    tensor: selectors of the tensors to compare; None compares all.
     """
     from anchorlib.diagnosis import compare
 
@@ -299,9 +301,9 @@ def _sentence(said: dict[str, Any]) -> str:
 
 
 def _looks(said: dict[str, Any]) -> Iterator[str]:
-    """Yields the shell commands that open the exported files, as `tensorboard --logdir tb`.
+    """Yields the shell commands that show the exported data, such as `tensorboard --logdir tb`.
 
-    said: what the writers returned for the JSON document, by the name of the output.
+    said: the JSON document, which has for each output, such as "tensorboard", where it was written.
     """
     if "tensorboard" in said:
         yield f"tensorboard --logdir {shlex.quote(str(Path(said['tensorboard']).parent))}"

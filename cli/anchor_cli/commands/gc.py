@@ -126,8 +126,10 @@ def collect(
 class _Removals:
     """Removes runs, and collects what is printed about it.
 
-    gone: the runs that were removed, or with `--dry-run` would be. dry: whether --dry-run is given.
-    freed: bytes that the removals freed. refused: whether a collector refused to remove a run.
+    gone: the runs that were removed, or with `--dry-run` would be.
+    dry: whether --dry-run is given; the caller then fills `gone` and removes nothing.
+    freed: bytes that the removals freed.
+    refused: whether a collector refused to remove a run, or removed only a part of it.
     """
 
     gone: list[RunFacts]
@@ -138,9 +140,9 @@ class _Removals:
     def remove(self, keeper: Keeper, run: RunFacts, problems: list[str]) -> None:
         """Removes a run, unless records were written to it since its age was read.
 
-        Where it cannot be removed, appends the reason to `problems`; a run that is gone by now, or
-        is in its archive alone, is passed over. Raises CollectorError where no other run could be
-        removed either.
+        Where the run cannot be removed, appends the reason to `problems`. A run that is gone by
+        now, or is in its archive alone, is passed over. Raises CollectorError for an error that
+        does not concern this run alone, such as a collector that does not answer.
         """
         from anchorlib.errors import (
             CollectorError,
@@ -180,7 +182,7 @@ class _Removals:
             emit(self.lines(this_screen()))
 
     def document(self, stay: Sequence[str]) -> dict[str, Any]:
-        """Returns the dict that --json prints; stay: the names of the runs that stay."""
+        """Returns the dict that --json prints, with `stay`, the names of the runs that stay."""
         runs = [
             {"run": one.run, "disk": one.bytes, "written": moment(one.written_ns, Screen())}
             for one in self.gone

@@ -112,7 +112,9 @@ def draw_graph(  # noqa: PLR0913  # one parameter for each option
 def _of_rank(runs: Sequence[Run], rank: int | None) -> list[list[Op]]:
     """Returns for each run the traced operations of one rank.
 
-    rank: None is the first traced rank of the first run, for all runs.
+    Raises OptionError where a run has no traced operation of that rank.
+
+    rank: the rank; None means, for all runs, the first traced rank of the first run.
     """
     first = traced_ops(runs[0], rank)
     first = [op for op in first if op.rank == first[0].rank]
@@ -122,8 +124,10 @@ def _of_rank(runs: Sequence[Run], rank: int | None) -> list[list[Op]]:
 def _of_steps(traced: Sequence[Sequence[Op]], step: str | None) -> list[list[Op]]:
     """Returns for each run the operations of the steps that `--step` names.
 
-    step: the option's value; None means the first step that was traced in all runs. Raises
-    OptionError where no step was traced in all runs, or none of the steps of `--step` was.
+    Steps that were not traced in all runs are left out. Raises OptionError where no step is left.
+
+    traced: the traced operations of each run.
+    step: the option's value; None means the first step that was traced in all runs.
     """
     from anchorlib.errors import OptionError
 
@@ -140,10 +144,13 @@ def _of_steps(traced: Sequence[Sequence[Op]], step: str | None) -> list[list[Op]
 def _graphs(
     runs: Sequence[Run], traced: Sequence[list[Op]], stage: str | None, module: str | None
 ) -> list[Graph]:
-    """Returns a graph for each run, with its operations of the given stage and modules.
+    """Returns a graph for each run, with its operations of one stage and of some modules.
 
     Where there are two runs, the operations that differ are marked. Raises OptionError where no run
-    has an operation of that stage and modules.
+    has an operation of that stage and those modules.
+
+    traced: for each run, its operations of the chosen rank and steps.
+    stage, module: the values of --stage and --module; None selects all.
     """
     from anchorlib.errors import OptionError
     from anchorlib.graphs import graph_of

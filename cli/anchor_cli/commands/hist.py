@@ -105,8 +105,12 @@ def _answered(
 ) -> tuple[HistogramReport, list[SelectedRecords]]:
     """Counts the histogram of the selected records; returns the answer and these records.
 
-    The records are [] where the index of an archived run has the answer; the index is asked only
-    without `--as` and `--dask`. target: the format of `--as`. dask: the address of `--dask`.
+    The records are [] where the index of an archived run has the answer: then no record is read.
+    The index is asked only without `--as` and `--dask`.
+
+    tensor: the selectors of tensors.
+    target: the format of `--as`; None without that option.
+    dask: the address of `--dask`; None without that option.
     """
     from anchor_cli.histograms import HistogramReport, answer_of_index
     from anchor_cli.records import selected
@@ -138,8 +142,10 @@ def _scales(chosen: Sequence[SelectedRecords]) -> str:
 def _carried(chosen: Sequence[SelectedRecords], target: NarrowFormat | None) -> str:
     """Returns a remark where a scale is suggested for values that already carry a loss scale.
 
-    chosen: the counted records; target: the format of `--as`. "" where there is no target, or no
-    record has a loss scale other than 1.
+    Returns "" where no scale is suggested, and where no record has a loss scale other than 1.
+
+    chosen: the counted records.
+    target: the format of `--as`; without that option, None, no scale is suggested.
     """
     scales = {scale for one in chosen for scale in one.scales} - {1.0}
     if target is None or not scales:
@@ -151,7 +157,10 @@ def _carried(chosen: Sequence[SelectedRecords], target: NarrowFormat | None) -> 
 
 
 def _target(fmt: str | None, scale: str | None) -> NarrowFormat | None:
-    """Parses `--as` and `--scale`; returns None without --as. Raises OptionError."""
+    """Parses the values of `--as` and `--scale`; returns None without --as.
+
+    Raises OptionError for a scale without --as, and for a value that is no scale or no format.
+    """
     from anchor_cli.histograms import NarrowFormat
     from anchorlib.errors import OptionError
     from anchorlib.summary import Log2Histogram, shares_as

@@ -96,9 +96,9 @@ def show_names(
 
 
 def _ender(run: Run, screen: Screen) -> list[str]:
-    """Returns the line that says what ends a step of the run (as an optimizer), as a list.
+    """Returns a list with the line that says what ended the run's steps, such as an optimizer.
 
-    [] where the run's header does not say it.
+    Returns [] where the run's header does not say what ended them.
     """
     from anchorlib.names import escape
 

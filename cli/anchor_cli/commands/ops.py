@@ -99,10 +99,12 @@ def show_ops(  # noqa: PLR0913  # one parameter for each option
 
 
 def _searched(ops: list[Op], pattern: str | None) -> list[Op]:
-    """Returns the operations of which a text matches the regular expression of `--grep`.
+    """Returns the operations that match the regular expression of `--grep`.
 
-    The texts are name, origin, node, source line and arguments. None matches all. Raises
-    OptionError for an invalid pattern.
+    An operation matches if the expression is found in its name, origin, node, source line or
+    arguments. Raises OptionError for an invalid expression.
+
+    pattern: the option's value; None returns all operations.
     """
     from anchorlib.errors import OptionError
 
@@ -116,9 +118,9 @@ def _searched(ops: list[Op], pattern: str | None) -> list[Op]:
 
 
 def _narrowed(screen: Screen) -> Screen:
-    """Returns `screen`; where it has no width, because stdout is a pipe, with the width of COLUMNS.
+    """Returns `screen`, but in a pipe, which has no width, with the width that COLUMNS gives.
 
-    So texts are cut in a pipe too, if the variable COLUMNS is set; --json has them whole.
+    So a table is cut to fit in a pipe too if the variable COLUMNS is set.
     """
     return screen if screen.width is not None else replace(screen, width=screen.asked)
 

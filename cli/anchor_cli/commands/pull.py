@@ -89,9 +89,10 @@ def pull_tensor(
 
 
 def _the_one(run: Run, tensor: str, selection: Selection) -> SelectedRecords:
-    """Returns the selected records of the tensor that a selector names.
+    """Returns the selected records of the tensor that the selector `tensor` names.
 
-    Raises AmbiguousTensorError where it names several tensors or kinds.
+    Raises AmbiguousTensorError where the selector names several tensors or kinds, and otherwise
+    what `records.selected` raises.
     """
     from anchor_cli.records import selected
     from anchorlib.errors import AmbiguousTensorError

@@ -114,10 +114,12 @@ def _check_whole(stored_run: FoundRun) -> None:
 class _Rank:
     """The result of examining and repairing one rank.
 
-    rows: how many rows (records) it has; lost: how many of these are damaged beyond use; bare: how
-    many others lost their values and keep only their summary. remade: how many files of metadata
-    were made again, or would be. problems: other damage, in words. damaged: whether any damage was
-    found.
+    rows: how many rows (records) the rank has.
+    lost: how many rows are damaged beyond use.
+    bare: how many other rows lost their values and keep only their summary.
+    remade: how many files of metadata and labels were made again; --dry-run and --as only count.
+    problems: other damage, in words.
+    damaged: whether any damage was found that cannot be repaired in place.
     """
 
     rank: int
@@ -149,11 +151,13 @@ class _Rank:
 
 @dataclass(slots=True)
 class _Repair:
-    """One run of the command: its options, and the results so far.
+    """One execution of the command: its options, and the results so far.
 
-    run, store: the damaged run. name: `--as`, the new run; None repairs in place. dry: --dry-run.
-    dropped: the ranks of --drop-rank. ended: interrupted removals that were completed.
-    made: whether the new run was made.
+    run, store: the damaged run's name, and the store that holds the run.
+    name: the new run's name (--as); None repairs in place.
+    dry: whether --dry-run is given. dropped: the ranks of --drop-rank.
+    ended: how many interrupted removals were completed, or with --dry-run would be.
+    ranks: the results, one for each rank that was examined. made: whether the new run was made.
     """
 
     stored_run: FoundRun
@@ -184,9 +188,9 @@ class _Repair:
     def drop(self) -> None:
         """Removes the ranks of `--drop-rank` from the run.
 
-        Nothing is removed with --dry-run, or with --as, which leaves them out of the new run.
-        Raises RunNotFoundError for a rank that the run has not, OptionError where no rank would be
-        left.
+        Nothing is removed with --dry-run, or with --as: `mend` leaves these ranks out of the new
+        run. Raises RunNotFoundError for a rank that the run has not, OptionError where no rank
+        would be left.
         """
         from anchorlib.errors import OptionError, RunNotFoundError
         from anchorlib.store import remove_rank
@@ -205,7 +209,10 @@ class _Repair:
     def mend(self, tick: Any) -> None:
         """Examines each rank and repairs it; with `--as` writes the sound rows into the new run.
 
-        tick: called with the values examined so far and their total.
+        With --dry-run ranks are only examined. The results go to `ranks`. Damage is not raised;
+        raises RunBusyError where a process writes the run.
+
+        tick: called with how many values of a rank were examined so far, and how many it has.
         """
         from anchorlib.errors import AnchorError, RunBusyError
         from anchorlib.upkeep import Examined, salvage
@@ -261,9 +268,10 @@ class _Repair:
         return listed_ranks(self.stored_run.location)
 
     def advice(self, rank: _Rank) -> str:
-        """Returns the clause that says what to do about a damaged rank, or what was done.
+        """Returns the end of the line about a damaged rank: what to do about the damage.
 
-        With --as the clause is "" for a rank of which no sound row is left.
+        With --as it says instead that the sound rows are in the new run, and is "" for a rank
+        without a sound row.
         """
         if self.name is not None:
             done = "would be" if self.dry else "are"

@@ -85,9 +85,10 @@ def write_report(
 
 
 def comparisons(runs: Sequence[Run], noise: Sequence[str], store: str) -> list[Comparison]:
-    """Compares each run but the first with the first, and returns the comparisons.
+    """Compares each run but the first with the first, and returns the comparisons in this order.
 
-    noise: reruns of the first run.
+    noise: reruns of the first run, by name, path or URL.
+    store: the store that has the reruns that are given by name.
     """
     answers = []
     for other in runs[1:]:

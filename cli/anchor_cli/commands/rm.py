@@ -83,8 +83,10 @@ def _remove(keeper: Keeper, run: str, done: list[dict[str, Any]], *, as_json: bo
 def _forget(store: Path, noted: ArchiveNote, done: list[dict[str, Any]], *, as_json: bool) -> None:
     """Makes the store forget a run whose files are in an archive alone.
 
-    Prints that the files stay in the archive. done: the run's entry for the JSON document is
-    appended to it.
+    Prints that the files stay in the archive, unless `as_json`.
+
+    noted: the store's note of the run and its archive.
+    done: the entries of the JSON document; this run's entry is appended.
     """
     from anchorlib.names import escape
     from anchorlib.store import forget_run
@@ -97,7 +99,10 @@ def _forget(store: Path, noted: ArchiveNote, done: list[dict[str, Any]], *, as_j
 
 
 def _standing(keeper: Keeper, run: str) -> RemovalStatus | None:
-    """Returns what the store knows of a run (its size, …); None where the run is gone already."""
+    """Returns what the store knows of a run that is to be removed; None where it is gone already.
+
+    keeper: gives access to the store, a directory or a collector.
+    """
     from anchorlib.errors import RunNotFoundError
 
     try:

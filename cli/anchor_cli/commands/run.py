@@ -123,10 +123,10 @@ def run_command(  # noqa: PLR0913  # one parameter for each option
 
 
 def _program() -> list[str]:
-    """Returns the words that start `anchor run` again, as the beginning of a command line.
+    """Returns the words of a command line that start `anchor run` again, without its options.
 
-    They are `anchor run` where the shell finds this installation under that name, else this Python
-    with `-m anchor_cli`.
+    They are `anchor run` where the shell finds this installation under the name `anchor`, else
+    `PYTHON -m anchor_cli run` with the path of this Python.
     """
     program = shutil.which("anchor")
     if program is not None and Path(program).resolve() == Path(sys.argv[0]).resolve():
@@ -141,9 +141,9 @@ def _again(
     phases: str | None,
     trace: str | None,
 ) -> list[str]:
-    """Returns the given options as words of a command line, for the command of a later rerun.
+    """Returns the given options as words of a command line, by which the run can be rerun later.
 
-    Name and store are left out: a rerun, as of `anchor noise`, sets its own.
+    Name and store are left out, because a rerun, such as `anchor noise` makes, sets its own.
     """
     options = [("--watch", text) for text in watch]
     options += [("--mode", mode or ""), ("--steps", steps or ""), ("--phases", phases or "")]

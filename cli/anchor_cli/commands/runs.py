@@ -45,12 +45,13 @@ _FIELDS = ("name", "state", "ranks", "steps", "tensors", "bytes")
 class _ListedRun:
     """What the list says about one run.
 
-    steps, tensors: how many have records. bytes: of values.
+    steps, tensors: how many steps and how many tensors have records.
+    bytes: the size of all values.
     when, written: the run's start, and the time of its last record; nanoseconds since the epoch.
     gaps: the number of observations that were not recorded, or not with their values.
     unrecorded: the number of tensors without any record.
     archive: the archive of a run whose files are only there; "" for every other run.
-    missing: ranks of a closed run that none of several collectors has.
+    missing: the ranks of a closed run that none of several collectors has; () for any other run.
     """
 
     name: str
@@ -136,10 +137,10 @@ def _table(lines: Sequence[_ListedRun], screen: Screen) -> Iterator[str]:
 
 
 def _alone(store: str) -> dict[str, str]:
-    """Returns the runs whose files are in an archive alone, each with that archive.
+    """Returns the runs whose files are in an archive alone: the archive, keyed by the run's name.
 
-    {} for an object store, which has no notes of archived runs, and where a collector does not
-    answer.
+    Returns {} for an object store, which has no notes of archived runs, and where a collector does
+    not answer.
     """
     from anchorlib.errors import AnchorError
     from anchorlib.upkeep import keeper_at
@@ -151,7 +152,10 @@ def _alone(store: str) -> dict[str, str]:
 
 
 def _gap_sentences(lines: Sequence[_ListedRun]) -> Iterator[str]:
-    """Yields one sentence on all runs in which some tensors have no record; else yields nothing."""
+    """Yields one sentence that names all runs in which some tensors have no record.
+
+    Yields nothing where there is no such run.
+    """
     clauses = [
         f"{line.name} has no record of {counted(line.unrecorded, 'tensor')}"
         for line in lines

@@ -122,9 +122,10 @@ def _cells(entry: dict[str, Any], screen: Screen) -> list[str]:
 
 
 def _folded(rows: Sequence[list[str]]) -> list[list[str]]:
-    """Merges rows that differ only in rank, order and time into one row.
+    """Merges rows that differ only in rank, order and time, and returns the merged rows.
 
-    Its rank cell lists the ranks, as "0-3,8". Returns the merged rows.
+    The rank cell of a merged row lists the ranks, such as "0-3,8"; its order and time are those of
+    the first of the rows.
     """
     titles = [column.title for column in _COLUMNS]
     rank = titles.index("rank")
@@ -156,9 +157,11 @@ def _table(
 
 
 def _is_read(title: str, cells: Set[str]) -> bool:
-    """Returns whether a terminal shows a column that has these cells.
+    """Returns whether a terminal shows a column of the table.
 
-    Hidden are the columns that only programs need (digest, order, …), and columns of which every
-    cell has the usual value, as "0" for the pass. title: the column's title.
+    Hidden are the columns that only programs need, such as the digest, and columns of which every
+    cell has the usual value, such as "0" for the pass.
+
+    title: the column's title. cells: the texts that occur in the column.
     """
     return title not in _FOR_PROGRAMS and not cells <= {_USUAL.get(title)}

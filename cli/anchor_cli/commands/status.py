@@ -143,9 +143,11 @@ def _archive_lines(one: ArchiveState, screen: Screen) -> Iterator[str]:
 def _asked(place: str, ask: Callable[[Keeper], list[T]]) -> tuple[list[T], list[str]]:
     """Asks each collector of a store; returns all answers, and the errors of silent collectors.
 
+    The answers are those of all collectors in one list. Raises CollectorError, which names all
+    collectors, where none of them answers.
+
     place: a directory, or the URL of one or several collectors.
     ask: called with the Keeper of the directory or of each collector; returns a list of answers.
-    Raises CollectorError, which names all collectors, where none of them answers.
     """
     from anchorlib.errors import CollectorError
     from anchorlib.upkeep import keepers_at
@@ -212,7 +214,7 @@ def _rate(rate: float | None, screen: Screen) -> str:
 
 
 def _seconds(seconds: float | None, screen: Screen) -> str:
-    """Formats a duration, as "250 ms" on a terminal, and as seconds in a pipe; "-" for None."""
+    """Formats a duration: "250 ms" on a terminal, "0.250" (seconds) in a pipe; "-" for None."""
     if seconds is None:
         return "-"
     if not screen.human:

@@ -84,10 +84,13 @@ def tail_run(
 
 @dataclass(slots=True)
 class _Said:
-    """Prints records on stdout, and on a terminal a status line below them, which is rewritten.
+    """Prints records on stdout, and on stderr a status line, which is rewritten in place.
 
-    records, lost: how many records were printed, and how many observations were not recorded.
-    step: the last step so far.
+    There is a status line only where stderr is a terminal.
+
+    records: how many records were printed.
+    lost: how many observations were not recorded, or not with their values.
+    step: the highest step of a printed record; -1 before the first.
     """
 
     screen: Screen

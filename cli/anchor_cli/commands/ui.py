@@ -117,8 +117,8 @@ def _source(store: str) -> Source:
 def _listening(bind: str, *, insecure: bool) -> socket.socket:
     """Returns a socket that listens on the address of `--bind`.
 
-    Raises OptionError where that is no address, cannot be bound, or can be reached from other
-    machines without --insecure.
+    Raises OptionError where `bind` is no address, where it cannot be bound, and where other
+    machines could reach it although --insecure was not given.
     """
     from anchorlib.errors import OptionError
 
@@ -151,7 +151,10 @@ def _loopback(host: str) -> bool:
 
 
 def _hosts(bind: str, host: str, port: int, more: list[str] | tuple[str, ...]) -> list[str]:
-    """Returns the values of the HTTP header Host that are accepted, against DNS rebinding.
+    """Returns the values of the HTTP header Host with which a request is accepted.
+
+    Any other value is refused, so that a foreign page cannot read the runs by DNS rebinding (its
+    own host name made to lead to this machine).
 
     bind: the value of `--bind`. host, port: the address that the server listens on.
     more: further host names, from `--allow-host`.

@@ -36,7 +36,10 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def guarded(lines: Sequence[str]) -> list[str]:
-    """Returns the lines between two runner commands, so that no line is taken for a command."""
+    """Returns `lines` with a runner command before and one after them, which protect the lines.
+
+    The runner then takes none of the lines for a command.
+    """
     token = secrets.token_hex(16)
     return [f"::stop-commands::{token}", *lines, f"::{token}::"]
 
@@ -44,8 +47,10 @@ def guarded(lines: Sequence[str]) -> list[str]:
 def annotated(comparison: Comparison, code: ExitCode) -> list[str]:
     """Returns the annotations of a comparison as lines: one for the verdict, then for origins.
 
-    An origin is a difference whose inputs are equal. Origins have annotations, at most nine, where
-    the verdict is suspect or unexpected. code: the exit code of the command.
+    An origin is a difference whose inputs are equal. The first nine origins have an annotation
+    each, but only where the verdict is suspect or unexpected.
+
+    code: the exit code of the command.
     """
     level = "notice" if code == ExitCode.DONE else "error"
     if code == ExitCode.DONE and comparison.verdict in DOUBTED:
@@ -60,7 +65,9 @@ def annotated(comparison: Comparison, code: ExitCode) -> list[str]:
 def summarise(comparison: Comparison, commands: Sequence[str]) -> None:
     """Appends the comparison to the summary file of the GitHub step, if there is one.
 
-    commands: what to run next. A file that cannot be written is only reported on stderr.
+    A file that cannot be written is only reported on stderr.
+
+    commands: the commands that are suggested to the user next.
     """
     place = os.environ.get(_SUMMARY)
     if not place:

@@ -27,7 +27,8 @@ def growth(section: Section, width: int, screen: Screen) -> ReportPart:
     The table shows the first row, the last, and as many rows between them as fit, at most six rows
     in all. Without room for any row, one line says how many steps there are.
 
-    section: title, column heads and rows of the table. width: the columns of the terminal.
+    section: the comparison's section on growth: title, column heads and rows of the table.
+    width: the columns of the terminal.
     """
     head = titled(screen, section.title, section.head)
     last = len(section.heads) - 1
@@ -51,7 +52,7 @@ def growth(section: Section, width: int, screen: Screen) -> ReportPart:
 def spread(items: Sequence[Item], count: int) -> list[Item]:
     """Returns `count` of the items: the first, the last, and some evenly spaced between them.
 
-    All items where there are no more than `count`.
+    Returns all items where there are no more than `count`, and the first alone for a count of 1.
     """
     if count >= len(items):
         return list(items)

@@ -38,8 +38,9 @@ Key = tuple[str, str]
 class _Tensor:
     """Counts of one tensor and kind.
 
-    records: how many were compared; differing: how many of them differ; first: the first step with
-    a difference.
+    records: how many records were compared.
+    differing: how many of these differ.
+    first: the first step with a difference; without any difference, 0.
     """
 
     records: int = 0
@@ -54,7 +55,10 @@ class _Tensor:
 
 
 def write_junit(comparison: Comparison, code: ExitCode, file: IO[str]) -> None:
-    """Writes the comparison as JUnit XML; code: the exit code of the command."""
+    """Writes the comparison as JUnit XML into `file`.
+
+    code: the exit code of the command.
+    """
     failing = code != ExitCode.DONE and comparison.verdict in DOUBTED
     cases = [_verdict(comparison, code), *_tensors(comparison, failing=failing)]
     suites = ET.Element("testsuites")
@@ -114,7 +118,7 @@ def _said(comparison: Comparison) -> list[str]:
 def _tensors(comparison: Comparison, *, failing: bool) -> list[ET.Element]:
     """Returns a test case for each tensor and kind, in the order in which run A recorded them.
 
-    failing: whether the verdict makes the command fail; only then cases can fail.
+    failing: whether the verdict makes the command fail. If not, every case passes.
     """
     origins: dict[Key, list[Origin]] = {}
     for origin in comparison.origins if failing else ():

@@ -16,10 +16,11 @@ __all__ = ["read_names"]
 
 
 def read_names(place: str | None) -> dict[str, str]:
-    """Returns tensor names of run A, each with its name in run B.
+    """Returns a dict of tensor names: the name in run B, keyed by the name in run A.
 
-    place: FILE.csv with two columns (empty rows, and rows that start with #, are skipped), or
-        FILE.json with an object of texts. For None, {} is returned.
+    place: the path of the file. FILE.csv has a name of A and a name of B in each row (empty rows,
+        and rows that start with #, are skipped); FILE.json has an object that maps names of A to
+        names of B. For None, {} is returned.
 
     Raises OptionError for a file that cannot be read or parsed.
     """

@@ -63,8 +63,9 @@ def _texts(part: dict[str, list[Any]]) -> Iterator[Sequence[str]]:
 def _mapped(values: Sequence[Any], into: Callable[[Any], Any]) -> list[Any]:
     """Applies `into` to each value of a column and returns the results.
 
-    values: at least one. For strings, which repeat a lot, `into` is called once for each distinct
-    value.
+    Strings repeat a lot: for them `into` is called only once for each distinct value.
+
+    values: the column, at least one value, either all strings or none.
     """
     if not isinstance(values[0], str):
         return [into(value) for value in values]

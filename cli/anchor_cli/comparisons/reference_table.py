@@ -20,7 +20,8 @@ def reference(section: Section, width: int, screen: Screen) -> ReportPart:
 
     The table shows as many of the first rows as fit.
 
-    section: title, column heads and rows of the table. width: the columns of the terminal.
+    section: the comparison's section on the reference: title, column heads and rows of the table.
+    width: the columns of the terminal.
     """
     first, *rest = wrapped(f"{section.title}  {section.subject}{section.head}", width, 2)
     head = [first.replace(section.title, screen.style(section.title, 1), 1), *rest]

@@ -1,6 +1,7 @@
-"""Suggests commands to run after `anchor compare`.
+"""Suggests commands that the user may run after `anchor compare`.
 
-They decide whether a suspicion is right, or show the records that are to blame.
+These commands decide whether a suspicion is right, or show the records that are to blame. Each
+function gets the runs A and B as the user named them: by name, path or URL.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def next_commands(comparison: Comparison, runs: tuple[str, str], store: str) -> 
 
     Advice that no command can carry out is a shell comment (# …).
 
-    runs: A and B as the user named them: names, paths or URLs.
+    runs: A and B. store: the value of --store, the place of runs that are named by name.
     """
     if comparison.verdict == "incomparable":
         return [_line("names", run, store) for run in runs]
@@ -52,8 +53,9 @@ def next_commands(comparison: Comparison, runs: tuple[str, str], store: str) -> 
 def _looking(comparison: Comparison, runs: tuple[str, str], store: str) -> list[str]:
     """Returns an `anchor stats` command for each run, which shows the record that is to blame.
 
-    That is the first origin (a record that differs although its inputs are equal), else the first
-    record that differs. Advice to trace the step may follow. [] where no record differs.
+    To blame is the first origin (a record that differs although its inputs are equal) that rounding
+    does not explain, else the first origin, else the first record that differs. Advice to trace the
+    step may follow. Returns [] where no record differs.
     """
     if comparison.first is None:
         return []
@@ -78,8 +80,9 @@ def _tracing(
 
     Nothing is yielded where the runs' traced operations were compared, or where the first blamed
     origin may be rounding.
+
     blamed: the origins (records that differ although their inputs are equal) to blame, in order.
-    steps: the number of the first blamed step in A, and in B.
+    steps: the step of the first of them in A, and the same step in B, whose numbers may differ.
     """
     if comparison.ops is not None or not blamed or blamed[0].cls != "not_rounding":
         return
@@ -90,8 +93,9 @@ def _tracing(
 
 
 def _outside(comparison: Comparison, runs: tuple[str, str], store: str) -> list[str]:
-    """Returns advice where the runs started from different values, or were recorded too late.
+    """Returns advice where the cause of the difference lies before or outside the recording.
 
+    That is where the runs started from different values, or where recording began too late. Returns
     [] where neither is the case.
     """
     unequal = [one for one in comparison.origins if one.cls == "starts_unequal"]
@@ -122,8 +126,10 @@ def _of_optimizer(kind: str) -> bool:
 def _line(command: str, run: str, store: str, *words: str, other: str | None = None) -> str:
     """Returns an `anchor` command as one line, quoted for a shell and escaped for a terminal.
 
-    command: its name; words: what follows the run. other: a second run among the words. --store is
-    added where a run needs it.
+    `--store` is added where a run is named by its name and `store` is not the default.
+
+    command: the command's name. words: what follows the run.
+    other: a second run, where `words` has one.
     """
     placed = _is_place(run) and (other is None or _is_place(other))
     where = [] if store == _DEFAULT or placed else ["--store", store]
@@ -136,7 +142,10 @@ def _is_place(run: str) -> bool:
 
 
 def _place_of(run: str, store: str) -> str | None:
-    """Returns the store of a run, from its path or URL, else `store`; None for the default one."""
+    """Returns the store of a run: the beginning of its path or URL; for a name, `store`.
+
+    None stands for the default store.
+    """
     if "://" in run:
         return run.rpartition("/")[0]
     if _is_place(run):

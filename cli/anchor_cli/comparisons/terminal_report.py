@@ -45,7 +45,10 @@ _READABLE = 24  # a name cut below this gets the text behind it on the next line
 
 
 def report(comparison: Comparison, commands: Sequence[str], screen: Screen) -> list[str]:
-    """Returns the lines of the report; commands: what to run next, shown under NEXT."""
+    """Returns the lines of the report.
+
+    commands: the commands and advice that are shown under NEXT.
+    """
     width = screen.asked or min(screen.width or _COLUMNS, _COLUMNS)
     width = max(width, _NARROW)
     blocks = [_drawn(one, width, screen) for one in sections(comparison)]
@@ -116,7 +119,8 @@ def _first(section: Section, width: int, screen: Screen) -> ReportPart:
 def _named(before: str, name: str, after: str, width: int) -> list[str]:
     """Returns a line of the texts `before`, `name` and `after`, with the name cut to fit `width`.
 
-    Two lines where fewer than eight columns would be left for the name.
+    The result has two lines, `before` alone in the first, where too few columns would be left for
+    the name.
     """
     room = width - width_of(before) - width_of(after)
     if room < min(width_of(name), _LEAST):
@@ -165,8 +169,9 @@ def _operations(section: Section, width: int, screen: Screen) -> ReportPart:
 def _operation(one: SectionEntry, width: int) -> list[str]:
     """Returns the lines about one place where the runs' traced operations differ.
 
-    one: the entry on that place in the comparison's section on operations. The module's name is
-    cut, the operations' names are wrapped.
+    The module's name is cut to fit, the operations' names are wrapped.
+
+    one: the entry on that place in the comparison's section on operations.
     """
     a, b = one.sides or ("", "")
     line = _named(f"  {one.where} of ", one.name, ":", width)[-1]
@@ -178,8 +183,8 @@ def _operation(one: SectionEntry, width: int) -> list[str]:
 def _measured(one: SectionEntry, width: int) -> list[str]:
     """Returns texts about an origin, a record that differs although its inputs are equal.
 
-    The texts say how the record was computed, and how far the two runs' values are apart: in one
-    text if that fits into two lines, else in two, of which either may be "".
+    The texts say how the record was computed, and how far the two runs' values are apart. They are
+    joined to one text if that fits into two lines; else there are two, of which either may be "".
     """
     joined = ": ".join(filter(None, (one.made, one.far)))
     fits = len(wrapped(f"    {joined}", width, 3, "      ")) <= 2
@@ -203,7 +208,7 @@ def _notes(section: Section, width: int, screen: Screen) -> ReportPart:
 
 
 def _next(commands: Sequence[str], width: int, screen: Screen) -> list[ReportPart]:
-    """Returns a list with one part, the section NEXT; [] where there are no commands.
+    """Returns the section NEXT as a list with one part; [] where there are no commands.
 
     Each command stays on one line; advice, which begins with #, is wrapped.
     """

@@ -37,7 +37,10 @@ _AT_ONCE = 4096  # records whose histograms are held in memory
 class Point(NamedTuple):
     """One number or histogram under a tag at a step.
 
-    group, name: the two parts of the tag. time: when it was recorded, in seconds since the epoch.
+    A point about a comparison has the time of another point of its step.
+
+    group, name: the two parts of the tag.
+    time: when the record was made, in seconds since the epoch.
     """
 
     group: str
@@ -55,7 +58,8 @@ class Point(NamedTuple):
 class ExportedVerdict(NamedTuple):
     """The verdict of a comparison, for a writer.
 
-    texts: the other run's name, the verdict and its sentence. numbers: counts of records, by name.
+    texts: "against" (the other run's name), "verdict", and "sentence" (the verdict as a sentence).
+    numbers: the comparison's counts of records, such as how many differ, by name.
     """
 
     texts: Mapping[str, str]
@@ -75,7 +79,7 @@ class ExportedPoints(NamedTuple):
         return self._replace(histograms=self.histograms + 1)
 
     def add(self, other: ExportedPoints) -> ExportedPoints:
-        """Returns the sums of both counts."""
+        """Returns the sums: the scalars of both, and the histograms of both."""
         return ExportedPoints(self.scalars + other.scalars, self.histograms + other.histograms)
 
 
@@ -83,7 +87,7 @@ class ExportedPoints(NamedTuple):
 class ExportSource:
     """What is to be exported of a run: the selected series, and a comparison with another run.
 
-    comparison: of that other run (as A) with the exported run (as B); None without --against.
+    comparison: of another run (as A) with the exported run (as B); None without --against.
     """
 
     run: str
@@ -103,7 +107,7 @@ class ExportSource:
     def title(self, rank: int) -> str:
         """Returns the name that a rank gets in the other tool.
 
-        It is the run's name where a single rank is exported, else with the rank: "run1 rank 3".
+        That is the run's name; where several ranks are exported, the rank is added: "run1 rank 3".
         """
         return self.run if len(self.ranks) == 1 else f"{self.run} rank {rank}"
 
@@ -122,7 +126,9 @@ class ExportSource:
     def points(self, rank: int, tick: Progress) -> Iterator[Point]:
         """Yields all points of one rank in the order of steps.
 
-        The first rank also has the comparison's points, at steps where it has points of its own.
+        For the first exported rank, the comparison's points are among them, at those steps where
+        the rank has points of its own.
+
         tick: called with the number of step ranges that are done, and their total number.
         """
         labelled = [(one, _several(one)) for one in self.series if one.rank == rank]
@@ -145,7 +151,10 @@ def _step(point: Point) -> int:
 
 
 def _spans(series: Sequence[Series]) -> list[range]:
-    """Splits all steps of some series into ranges with some thousand records each."""
+    """Returns ranges of steps that follow each other and cover all records of some series.
+
+    A range has some thousand records, or more where there are many series.
+    """
     steps, counts = np.unique(
         np.concatenate([one.columns["step"] for one in series]), return_counts=True
     )
@@ -158,9 +167,10 @@ def _spans(series: Sequence[Series]) -> list[range]:
 
 
 def _several(series: Series) -> list[str]:
-    """Returns which of pass_index, call and phase have several values in a series.
+    """Returns which of "pass_index", "call" and "phase" have several values in a series.
 
-    These are then part of a point's name, so that the points of a step are told apart.
+    The values of these columns become part of a point's name, so that the points of one step have
+    different names.
     """
     columns = series.columns
     return [name for name in ("pass_index", "call", "phase")
@@ -189,10 +199,12 @@ def _points(series: Series, several: Sequence[str]) -> Iterator[Point]:
 
 
 def _only(series: Series, at: int, *, kept: bool) -> float:
-    """Returns the value of a record that holds one number; `at` is its position in the series.
+    """Returns the value of a record that holds one number; of a complex number, the real part.
 
-    kept: whether the record has its value. If not, the sum in its summary is returned, or NaN where
-    the value was not finite.
+    Where the value was not kept, returns the sum in the record's summary, or NaN where the value
+    was not finite.
+
+    at: the record's position in the series. kept: whether the record has its value.
     """
     if kept:
         return float(series.record(at).array.real)
@@ -211,7 +223,10 @@ def _verdict_of(comparison: Comparison) -> ExportedVerdict:
 
 
 def _growth_of(comparison: Comparison) -> Iterator[Point]:
-    """Yields points that show how differences grow, at the steps of the exported run."""
+    """Yields points that show how the differences of a comparison grow from step to step.
+
+    Their steps are those of the exported run; their times are 0 and have to be set.
+    """
     group = f"vs {escape(comparison.a)}"
     for one in comparison.growth:
         place = (escape(one.kind), one.step + comparison.step_offset, 0.0)

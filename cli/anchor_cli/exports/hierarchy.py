@@ -28,8 +28,11 @@ _OF_ARRAYS = 6  # parts of the key of an array's zarr.json
 def write_zarr(run: str, series: Sequence[Series], place: Path, tick: Progress) -> dict[str, Any]:
     """Writes series into the folder `place`; the folder appears complete, or not at all.
 
-    Returns what the command prints: the folder, and the number of arrays. tick: the progress bar.
-    Raises OptionError where the folder cannot be written, or holds anything but an earlier export.
+    Returns what the command prints: a dict of `zarr`, the folder, and `arrays`, how many arrays of
+    values were written. An earlier export in the folder is replaced. Raises OptionError where the
+    folder cannot be written, or holds anything but an earlier export.
+
+    run: the run's name. tick: called with the number of files written so far, and their total.
     """
     from anchorlib.reading import tensor_tree
 
@@ -57,7 +60,7 @@ def write_zarr(run: str, series: Sequence[Series], place: Path, tick: Progress) 
 def _write(tree: Location, folder: Path, tick: Progress) -> int:
     """Writes all files of a zarr hierarchy into a folder; returns how many arrays of values it has.
 
-    tree: where the files are read from.
+    tree: the hierarchy, from which the files are read.
     """
     keys = list(_keys(tree, ""))
     for done, key in enumerate(keys, 1):

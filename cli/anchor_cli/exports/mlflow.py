@@ -1,4 +1,4 @@
-"""Exports a run to MLflow: scalars become metrics, histograms artifacts, the verdict tags.
+"""Exports a run to MLflow: scalars as metrics, histograms as artifacts, the verdict as tags.
 
 MLflow has no histograms: the artifact `histograms/grad log2/fc1.bias.jsonl` has a line for each
 record, with its step, its time and its bins by exponent. MLflow allows few characters in the name
@@ -46,10 +46,13 @@ _SETTINGS = {
 def write_tracking(exported: ExportSource, place: str, tick: Progress) -> dict[str, Any]:
     """Writes an MLflow run for each rank into the experiment `anchorlib`.
 
-    place: a folder or a tracking URI. Returns what the command prints: the place, the ids of the
-    MLflow runs, and how many scalars and histograms were written. Some environment variables of
-    MLflow are set in this process, where they are not set already.
-    Raises MissingExtraError without the package `mlflow`, OptionError where MLflow refuses.
+    Returns what the command prints, a dict: `mlflow` (the place), `mlflow_runs` (the ids of the
+    MLflow runs), and the counts `scalars` and `histograms`. Some environment variables of MLflow
+    are set in this process, where they are not set already. Raises MissingExtraError without the
+    package `mlflow`, OptionError where MLflow cannot write.
+
+    place: a folder or a tracking URI.
+    tick: called, for each rank anew, with the amount done so far and the total.
     """
     # Set first: mlflow reads them when it is imported, or later.
     for name, value in _SETTINGS.items():

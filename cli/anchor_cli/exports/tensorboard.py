@@ -26,10 +26,14 @@ _FILE = "events.out.tfevents.0.anchorlib"
 def write_events(exported: ExportSource, place: Path, tick: Progress) -> dict[str, Any]:
     """Writes an event file into the folder of the run, or for several ranks into a folder each.
 
-    TensorBoard shows each folder as a run. place: the log directory. Returns what the command
-    prints: the folder, and how many scalars and histograms were written.
-    Raises MissingExtraError without the package `tensorboard`, OptionError where a folder cannot be
-    made or written.
+    The folder of the run is `place`/RUN; several ranks have the folders rank0, rank1 and so on in
+    it. TensorBoard shows each folder as a run. Returns what the command prints, a dict:
+    `tensorboard` (the folder of the run), and the counts `scalars` and `histograms`. Raises
+    MissingExtraError without the package `tensorboard`, OptionError where a folder cannot be made
+    or written.
+
+    place: TensorBoard's log directory.
+    tick: called, for each rank anew, with the amount done so far and the total.
     """
     protos, ranks, total = _Protos(), exported.ranks, ExportedPoints()
     folder = place / exported.run
@@ -62,7 +66,10 @@ def _write_rank(
 
 
 class _Protos:
-    """TensorBoard's protobuf classes, which are imported when an export needs them."""
+    """TensorBoard's protobuf classes, and what makes messages of them.
+
+    Making the object imports the classes; raises MissingExtraError without `tensorboard`.
+    """
 
     def __init__(self) -> None:
         try:
@@ -114,7 +121,8 @@ class _Protos:
 def _bins(histogram: Log2Histogram) -> dict[str, Any]:
     """Converts a histogram to the fields of TensorBoard's HistogramProto.
 
-    Its x axis is the exponent, with a bucket for each exponent from the first to the last.
+    The x axis of the result is the exponent, with a bucket for each exponent from the lowest
+    counted to the highest.
     """
     exponents = range(min(histogram.bins), max(histogram.bins) + 1)
     counts = [histogram.bins.get(exponent, 0) for exponent in exponents]

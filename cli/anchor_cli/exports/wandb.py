@@ -39,10 +39,12 @@ _QUIET = {
 def write_offline(exported: ExportSource, place: Path, tick: Progress) -> dict[str, Any]:
     """Writes an offline run of W&B for each rank, below the folder `place`, which is made.
 
-    Returns what the command prints: the place, the folder of each W&B run, and how many scalars and
-    histograms were written. WANDB_ERROR_REPORTING is set to "false" in this process, if it is not
-    set. Raises MissingExtraError without the package `wandb`, OptionError where the folder cannot
-    be written.
+    Returns what the command prints, a dict: `wandb` (the place), `wandb_runs` (the folder of each
+    W&B run), and the counts `scalars` and `histograms`. WANDB_ERROR_REPORTING is set to "false" in
+    this process, if it is not set. Raises MissingExtraError without the package `wandb`,
+    OptionError where the folder cannot be written.
+
+    tick: called, for each rank anew, with the amount done so far and the total.
     """
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when wandb is imported
     try:
@@ -114,7 +116,8 @@ def _value(point: Point, wandb: Any) -> Any:
 def _bins(histogram: Log2Histogram) -> tuple[list[int], list[int]]:
     """Converts a histogram to W&B's counts and bin edges, over exponents.
 
-    W&B takes at most 512 bins, so a bin holds 1, 2, 4, … exponents.
+    W&B takes at most 512 bins. So each bin holds the same number of exponents: the smallest power
+    of two with which the bins suffice.
     """
     first, stop = min(histogram.bins), max(histogram.bins) + 1
     width = 1

@@ -44,7 +44,8 @@ def drawn(
 ) -> Iterator[str]:
     """Yields the lines of one histogram, with the limits of number formats between its rows.
 
-    scale: the factor by which values are multiplied before they are stored in these formats.
+    formats: short names of the formats whose limits are drawn, such as "fp16".
+    scale: the factor by which values are multiplied before they would be stored in these formats.
     """
     axis = _axis(histogram)
     apart = [
@@ -64,9 +65,10 @@ def drawn(
 
 
 def _axis(histogram: Log2Histogram) -> list[_Row]:
-    """Returns a row for each exponent from the largest counted to the smallest; [] without any.
+    """Returns a row for each exponent, from the largest counted exponent to the smallest.
 
-    Where there are more than 64 exponents, each row stands for the same number of them.
+    Where these are more than 64 exponents, each row stands for the same number of exponents.
+    Returns [] where no exponent was counted.
     """
     if not histogram.bins:
         return []
@@ -82,7 +84,10 @@ def _axis(histogram: Log2Histogram) -> list[_Row]:
 
 
 class _Layout:
-    """Column widths and the scale of the bars, which all rows of one histogram share."""
+    """Column widths and the scale of the bars, which all rows of one histogram share.
+
+    axis: the rows of exponents. apart: the rows of zeros, NaN and infinities below them.
+    """
 
     def __init__(
         self, axis: list[_Row], apart: list[_Row], histogram: Log2Histogram, screen: Screen
@@ -112,9 +117,11 @@ class _Layout:
 
 
 def bar(length: float, width: int, screen: Screen) -> str:
-    """Returns a bar as text; length: as a share of `width` columns.
+    """Returns a bar as text.
 
     A bar longer than 1 is cut and ends in an arrow; any length above 0 shows at least a mark.
+
+    length: the bar's length as a share of `width` columns; 1 fills them.
     """
     if length > 1:
         return ("█" if screen.glyphs else "#") * (width - 1) + ("▶" if screen.glyphs else ">")
@@ -125,7 +132,10 @@ def bar(length: float, width: int, screen: Screen) -> str:
 
 
 def percent(part: int | float, whole: int | float = 1) -> str:
-    """Formats a share in percent, as "48.0 %"; 0 % and 100 % only where it is exactly that."""
+    """Formats the share that `part` is of `whole` in percent, such as "48.0 %".
+
+    "0 %" is written only for exactly 0 or where `whole` is 0, "100.0 %" only for exactly all.
+    """
     if not whole or not part:
         return "0 %"
     share = 100 * part / whole
@@ -137,9 +147,11 @@ def percent(part: int | float, whole: int | float = 1) -> str:
 
 
 def strip(histogram: Log2Histogram, lowest: int, highest: int, room: int, screen: Screen) -> str:
-    """Draws a histogram in one line of at most `room` marks: the higher a mark, the more elements.
+    """Returns a histogram as a text of at most `room` marks: the higher a mark, the more elements.
 
-    lowest, highest: the exponents of the axis. Each mark stands for the same number of exponents.
+    Each mark stands for the same number of exponents.
+
+    lowest, highest: the exponents with which the axis begins and ends.
     """
     ramp = " ▁▂▃▄▅▆▇█" if screen.glyphs else " .:-=+*#@"
     each = -(-(highest - lowest + 1) // room)

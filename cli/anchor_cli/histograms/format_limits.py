@@ -23,8 +23,9 @@ __all__ = ["Limit", "limits_of", "limits_within"]
 class Limit:
     """A limit of a number format, or of several formats that have the same limit.
 
-    value: the limit, as 65504. end: "largest", "smallest normal" or "smallest subnormal".
-    scale: the factor by which values are multiplied before they are stored in the format.
+    value: the limit, such as 65504.0.
+    end: which limit it is: "largest", "smallest normal" or "smallest subnormal".
+    scale: the factor by which values are multiplied before they would be stored in the format.
     """
 
     value: float
@@ -70,8 +71,10 @@ def limits_within(
 ) -> list[Limit]:
     """Returns the limits of some number formats in a range of exponents, the largest first.
 
-    A limit counts if log2(limit / scale) is above `lowest` and at most `highest`. Formats that have
-    the same limit share one Limit.
+    A limit is in the range if log2(limit / scale) is above `lowest` and at most `highest`. Formats
+    that have the same limit share one Limit.
+
+    scale: the factor by which values are multiplied before they would be stored in the formats.
     """
     shared: dict[tuple[float, str], list[str]] = {}
     for fmt in formats:

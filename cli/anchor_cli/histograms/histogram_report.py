@@ -36,9 +36,10 @@ _STRIP = 24  # the least width of a strip on a narrow terminal
 class HistogramReport:
     """What `anchor hist` answers: the histograms of the selected records.
 
-    whole: the histogram of all selected records together. parts: a histogram for each tensor and
-    kind. dtypes: the dtypes of the tensors, in which subnormals were counted. target: the format of
-    `--as`; None without that option.
+    whole: the histogram of all selected records together.
+    parts: a histogram for each tensor and kind.
+    dtypes: the dtypes of the tensors. A value counted as subnormal is so in its tensor's dtype.
+    target: the format of `--as`; None without that option.
     """
 
     whole: MeasuredHistogram
@@ -57,8 +58,10 @@ class HistogramReport:
     ) -> HistogramReport:
         """Counts the histograms of the selected records and returns the answer.
 
-        run: the run's name. selectors: as the user gave them; they name the pooled histogram.
-        target: the format of `--as`. over: the map function by which blocks of records are counted.
+        run: the run's name.
+        selectors: the selectors of tensors as the user gave them, which name the pooled histogram.
+        target: the format of `--as`; None without that option.
+        over: the map function by which blocks of records are counted.
         """
         parts = measured(chosen, run, target, over)
         dtypes = list(dict.fromkeys(one.info.dtype for one in chosen))
@@ -75,14 +78,20 @@ class HistogramReport:
         return 1.0 if self.target is None else self.target.scale
 
     def document(self) -> dict[str, object]:
-        """Returns the JSON document: all records pooled; `parts` has each of several tensors."""
+        """Returns the JSON document: the histogram of all records together.
+
+        With several tensors, its entry `parts` lists a histogram for each of them.
+        """
         whole = self.whole.document(self.target)
         if len(self.parts) == 1:
             return whole
         return {**whole, "parts": [part.document(self.target) for part in self.parts]}
 
     def rows(self) -> Iterator[tuple[str, str, str, int]]:
-        """Yields the rows of the CSV: tensor, kind, bin (an exponent, or zero, nan, inf), count."""
+        """Yields the rows of the CSV: tensor, kind, bin, and the count of elements in the bin.
+
+        A bin is an exponent, or "zero", "nan" or "inf".
+        """
         for part in self.parts:
             histogram = part.histogram
             apart = {"zero": histogram.zero, "nan": histogram.nan, "inf": histogram.inf}
@@ -105,7 +114,10 @@ class HistogramReport:
             yield from self._each(screen)
 
     def picture(self) -> Picture:
-        """Returns a picture with a panel for each tensor, or one pooled panel for more than 12."""
+        """Returns a picture with a panel for each tensor.
+
+        Where there are more than 12 tensors, it has a single panel for all of them together.
+        """
         titled = [(_name(part), part) for part in self.parts]
         if len(titled) > _MOST_PANELS:
             titled = [(self._title, self.whole)]
@@ -157,9 +169,9 @@ class HistogramReport:
         yield f"suggested {scales}: {overflow}, least underflow ({percent(suggested.underflow)})"
 
     def _each(self, screen: Screen) -> Iterator[str]:
-        """Yields a line for each tensor: counts, and the histogram in one line of marks.
+        """Yields a line for each tensor: its counts, and its histogram as a row of marks.
 
-        The marks of all lines share one axis of exponents.
+        The marks of all lines share one axis of exponents. A line with column titles comes first.
         """
         bins = self.whole.histogram.bins
         lowest, highest = min(bins, default=0), max(bins, default=0)

@@ -21,9 +21,9 @@ def answer_of_index(
 ) -> HistogramReport | None:
     """Returns the histograms of the selected tensors from the run's index.
 
-    None where the index is not enough: where the run has none, where the options select only some
-    of a tensor's records, where the run has gaps (observations that were not recorded), and where
-    values carry loss scales, about which `anchor hist` prints a remark.
+    Returns None where the index is not enough: where the run has no index, where the options select
+    only some of a tensor's records, where the run has gaps (observations that were not recorded),
+    and where values carry loss scales, about which `anchor hist` prints a remark.
 
     Raises UnknownTensorError for a selector that names no tensor, AmbiguousTensorError for a tensor
     of several modes where the selection has none, OptionError for a mode that no tensor has.

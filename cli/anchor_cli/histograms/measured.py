@@ -32,11 +32,12 @@ class NarrowFormat:
 class MeasuredHistogram:
     """A counted histogram, of one tensor, or of several tensors pooled.
 
-    tensor, kind: the tensor's name and kind. For a pooled histogram the selectors, and the kind
-        that all tensors have; None if they have several kinds.
+    tensor, kind: the tensor's name and kind. For several tensors, the selectors that the user gave,
+        and the kind that all these tensors have; None if they have several kinds.
+    first_step, last_step: the first and the last step with a counted record.
     records: how many records were counted.
-    shares: which shares would underflow, become subnormal or overflow in the format of `--as`;
-        None without that option.
+    shares: which shares of the elements would underflow, become subnormal or overflow in the format
+        of `--as`; None without that option.
     """
 
     run: str
@@ -49,7 +50,11 @@ class MeasuredHistogram:
     shares: Shares | None = None
 
     def document(self, target: NarrowFormat | None) -> dict[str, object]:
-        """Returns the histogram as an object of the JSON document; target: the format of `--as`."""
+        """Returns the histogram as an object of the JSON document.
+
+        target: the format of `--as`, for which shares and a suggested scale are added; None without
+            that option.
+        """
         about: dict[str, object] = {
             "run": self.run,
             "tensor": self.tensor,
@@ -71,8 +76,11 @@ def measured(
 ) -> list[MeasuredHistogram]:
     """Counts the histogram of each selected tensor, over all its ranks.
 
-    run: the run's name. target: the format of `--as`; None for no shares. over: the map function by
-    which blocks of records are counted. Returns one result for each of `parts`, in their order.
+    Returns one result for each of `parts`, in their order.
+
+    parts: the selected records of each tensor. run: the run's name.
+    target: the format of `--as`; with None no shares are counted.
+    over: the map function by which blocks of records are counted.
     """
     every = [one for part in parts for one in part.series]
     histograms = [
@@ -99,9 +107,10 @@ def measured(
 
 
 def pooled(parts: Sequence[MeasuredHistogram], selectors: Sequence[str]) -> MeasuredHistogram:
-    """Returns several histograms added up; a single one is returned as it is.
+    """Returns the sum of several histograms; a single histogram is returned as it is.
 
-    selectors: as given by the user; they become the name of the sum.
+    parts: the histograms, at least one.
+    selectors: the selectors of tensors that the user gave; they become the name of the sum.
     """
     if len(parts) == 1:
         return parts[0]
@@ -129,6 +138,8 @@ def _shares(
 
     The shares come from the series' histogram where that gives them exactly, else record by record
     from the values, or from a record's histogram where its values were not kept.
+
+    every: the series. histograms: the histogram of each of these series.
     """
     shares = [shares_as(one, target.fmt, target.scale) for one in histograms]
     inexact = [at for at, one in enumerate(shares) if not one.exact]

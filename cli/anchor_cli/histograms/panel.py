@@ -32,7 +32,8 @@ _SEEN = 1 / 150  # the least height of a bar, as a share of the panel's height
 class BesideAxis:
     """A bar beside the axis of exponents, for zeros, NaN or infinities.
 
-    x, width: its middle and width, in units of the axis.
+    x, width: the bar's middle and its width; the width of one exponent's bin is the unit.
+    count: for how many elements the bar stands.
     """
 
     label: str
@@ -58,10 +59,10 @@ class Panel:
         return _HEADROOM * (tallest or max(histogram.zero, histogram.nan, histogram.inf, 1))
 
     def height(self, count: int) -> float:
-        """Returns the height of a bar for `count` elements: the count itself, within two limits.
+        """Returns the height of a bar for `count` elements, on the panel's axis of counts.
 
-        A bar is at most as high as `top`, the upper edge of the panel, and at least so high that it
-        can be seen. 0.0 for no elements.
+        The height is the count itself, but at most `top`, the upper edge of the panel, and at least
+        so much that the bar can be seen. It is 0.0 for no elements.
         """
         return min(max(count, _SEEN * self.top), self.top) if count else 0.0
 
@@ -70,8 +71,8 @@ class Panel:
 class Picture:
     """Panels under one heading, which share one axis of exponents.
 
-    formats: the number formats whose limits are marked in each panel. scale: the factor by which
-    values are multiplied before they would be stored in these formats.
+    formats: the number formats whose limits are marked in each panel.
+    scale: the factor by which values are multiplied before they would be stored in these formats.
     """
 
     heading: str
@@ -107,9 +108,9 @@ class Picture:
         return max(2.0, (self.highest - self.lowest) / 14)
 
     def apart(self, panel: Panel) -> list[BesideAxis]:
-        """Returns the bars beside the axis of a panel: zeros always, NaN and Inf where needed.
+        """Returns the bars beside the axis of a panel: for zeros always, for NaN and Inf if needed.
 
-        NaN and Inf have bars in all panels where any panel has such elements.
+        NaN has a bar in every panel if any panel has such elements, and so has Inf.
         """
         gap, histogram = self._gap, panel.histogram
         bars = [BesideAxis("zero", self.lowest - gap, gap / 2, histogram.zero, _ZERO)]
@@ -133,12 +134,15 @@ class Picture:
 
 
 def color_of(limit: Limit) -> str:
-    """Returns the colour of a limit, as "#c05621": that of its first format."""
+    """Returns the colour of a limit, such as "#c05621": the colour of its first format."""
     return _COLORS.get(limit.formats[0], "#c05621")
 
 
 def ticks(lowest: int, highest: int, most: int = 9) -> list[int]:
-    """Returns at most `most` round exponents from `lowest` to `highest`, to label the axis with."""
+    """Returns the exponents to label the axis with, at most `most` from `lowest` to `highest`.
+
+    They are the multiples of a round number, such as 5 or 10.
+    """
     span = highest - lowest
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if span < most * step)
     return [x for x in range(lowest, highest + 1) if x % step == 0]

@@ -37,7 +37,7 @@ def write_html(picture: Picture, file: IO[bytes]) -> None:
 def page(picture: Picture) -> str:
     """Returns the HTML page: a heading, a legend, and a figure for each panel.
 
-    Every text is escaped.
+    Escapes every text of the picture for HTML.
     """
     figures = "\n".join("\n".join(_figure(panel, picture)) for panel in picture.panels)
     heading = escape(picture.heading)
@@ -109,9 +109,10 @@ def _grid(panel: Panel, scale: _Scale) -> Iterator[str]:
 
 
 def _round_step(top: float) -> int:
-    """Returns a distance between grid lines: 1, 2 or 5 times a power of ten.
+    """Returns the distance between grid lines: 1, 2 or 5 times a power of ten.
 
-    It is the smallest such distance of which at most five fit into `top`.
+    It is the smallest such distance that fits at most five times into `top`, the height of the
+    axis.
     """
     step = 1
     while top / step > 5:

@@ -41,9 +41,9 @@ SUFFIXES = (*_TORCH, *_NUMPY)
 class Dump:
     """One tensor that was read from a file.
 
-    keys: the keys of the dicts and lists around the tensor, from the outside in.
-    raw: its values as they are stored (bfloat16 as uint16), C-contiguous.
-    dtype: torch's name of its element type.
+    keys: the keys of the dicts, and positions in the lists, around the tensor, outermost first.
+    raw: the tensor's values as they are stored (bfloat16 as uint16), C-contiguous.
+    dtype: torch's name of the tensor's element type.
     """
 
     keys: tuple[str, ...]
@@ -52,10 +52,11 @@ class Dump:
 
 
 def read(path: Path) -> tuple[list[Dump], list[str]]:
-    """Returns the tensors of a file, in order, and the keys of its values that are no tensors.
+    """Returns the tensors of a file, in order, and the names of its values that are no tensors.
 
-    Raises UnsupportedError, one line, for a file that is no dump or needs pickle, for a tensor that
-    cannot be an array, and for tensors that take far more memory than their file takes on the disk.
+    Such a name is the value's keys, joined by dots. Raises UnsupportedError, with a text of one
+    line, for a file that is no dump, needs pickle or holds no tensor, for a tensor that cannot be
+    an array, and for tensors that take far more memory than their file takes on the disk.
     """
     with _opened(path) as file:
         room = max(_ROOM, _TIMES * os.fstat(file.fileno()).st_size)
@@ -77,7 +78,7 @@ def read(path: Path) -> tuple[list[Dump], list[str]]:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Opens a file for reading, without blocking: a pipe that nobody writes to would block.
+    """Opens a file for reading and never blocks; a pipe to which nobody writes would block.
 
     Raises UnsupportedError for a pipe or device, and for a file that cannot be opened.
     """
@@ -176,7 +177,7 @@ def _storage(value: Any) -> tuple[Array, str]:
 def _nbytes(value: Any) -> int:
     """Returns the bytes that a tensor takes as a contiguous array.
 
-    A tensor that torch has expanded stores fewer bytes than that.
+    That is more than the tensor takes now if torch has expanded it (repeats one stored element).
     """
     if isinstance(value, np.ndarray):
         return value.nbytes

@@ -26,9 +26,10 @@ __all__ = ["Import"]
 class Import:
     """The import of the folder `root` into the run `run` of the directory `store`, with its counts.
 
-    overwrite: replace a run of that name. skipped: files that gave no record, with the reason.
+    overwrite: whether to replace a run of that name.
+    skipped: why a file gave no record, keyed by the file's path in the folder.
+    tensors: the (name, kind) of each recorded tensor. steps: the steps that have a record.
     files, records, bytes: how many files were recorded, with how many records and bytes of values.
-    tensors: name and kind of each recorded tensor. steps: the steps that have a record.
     left_out: how many records were stored without values, for which the disk had no room.
     """
 
@@ -50,9 +51,11 @@ class Import:
     def all(self, placing: Placing, tick: Progress) -> None:
         """Imports all files below the folder that hold tensors, and closes the run.
 
-        Files without tensors are added to `skipped` and named on stderr. After an error, which is
-        raised, the run is left open.
-        placing: decides which step, name, … a file belongs to. tick: the progress bar.
+        Files that cannot be imported are added to `skipped` and named on stderr. If an error is
+        raised, such as for a full disk, the run is left open.
+
+        placing: finds the step, pass, rank, name and kind of a file by its path.
+        tick: called with the number of files done so far, and their total.
         """
         dumps = self._placed(placing)
         try:
@@ -72,7 +75,10 @@ class Import:
         return set(self._writers)
 
     def document(self) -> dict[str, Any]:
-        """Returns the result for `anchor import --json`; at least one record must be imported."""
+        """Returns the result as a dict for `anchor import --json`.
+
+        Raises ValueError where no record was imported.
+        """
         return {
             "run": self.run,
             "store": str(self.store),
@@ -86,7 +92,10 @@ class Import:
         }
 
     def sentence(self) -> str:
-        """Returns a sentence that says what was imported."""
+        """Returns a sentence that says what was imported.
+
+        Raises ValueError where no record was imported.
+        """
         return (
             f"{self.run}: {counted(self.records, 'record')} of "
             f"{counted(len(self.tensors), 'tensor')}, {steps_of(min(self.steps), max(self.steps))},"
@@ -94,10 +103,11 @@ class Import:
         )
 
     def _placed(self, placing: Placing) -> list[tuple[Path, DumpCoordinates]]:
-        """Returns the files to import, with step, name, … of each, in the order of recording.
+        """Returns the files to import and their coordinates, in the order of recording.
 
-        The order is by step and pass, values before gradients, then by path. Files that are not
-        imported are added to `skipped` and named on stderr.
+        The coordinates are step, pass, rank, name and kind, as the file's path says them. The order
+        is by step and pass, values before gradients, then by path. Files whose suffix or path does
+        not fit are added to `skipped` and named on stderr.
         """
         dumps = [
             (file, at) for file in _files(self.root) if (at := self._coordinates(file, placing))
@@ -195,7 +205,10 @@ class Import:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """Yields all files below `root` except hidden ones; links to folders are not followed."""
+    """Yields all files below `root` except hidden files and files in hidden folders.
+
+    Links to folders are not followed.
+    """
     for folder, folders, files in os.walk(root):
         folders[:] = [one for one in folders if not one.startswith(".")]
         yield from (Path(folder, one) for one in sorted(files) if not one.startswith("."))

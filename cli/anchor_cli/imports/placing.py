@@ -52,7 +52,7 @@ _NAMELESS = "tensor"
 class DumpCoordinates:
     """Step, pass, rank, name and kind of the record in a tensor file, as its path says them.
 
-    name: without the keys inside the file; `of` adds them.
+    name: the name without the keys inside the file, which `of` adds.
     """
 
     step: int = 0
@@ -62,9 +62,11 @@ class DumpCoordinates:
     kind: str = "value"
 
     def of(self, keys: Sequence[str]) -> DumpCoordinates:
-        """Returns the coordinates of the tensor that the file has under these (nested) keys.
+        """Returns the coordinates of the tensor that the file has under these nested keys.
 
-        The keys are appended to the name, and may also say the kind, as "fc1.grad".
+        The keys are appended to the name. They may also say the kind, as the key "grad" does.
+
+        keys: the keys of the dicts and lists around the tensor, from the outside in.
         """
         inside = replace(self, name=".".join(filter(None, [self.name, *keys])))
         name, kind = split(inside.name)
@@ -90,16 +92,17 @@ class Placing:
         self._pattern = None if pattern is None else _compiled(pattern)
 
     def of_path(self, path: str) -> DumpCoordinates | None:
-        """Returns step, name, … for a path; None where the user's pattern does not match it.
+        """Returns the coordinates that a path says; None where the user's pattern does not match.
 
-        path: relative to the folder, with "/", without suffix. Raises OptionError for an invalid
-        number or kind.
+        Raises OptionError for a number or kind in the path that is invalid.
+
+        path: the file's path relative to the imported folder, with "/", without suffix.
         """
         return _by_rule(path) if self._pattern is None else _by_pattern(path, self._pattern)
 
 
 def natural(text: str) -> list[tuple[int, str]]:
-    """Returns a sort key by which numbers in names are compared as numbers: fc2 before fc10."""
+    """Returns a sort key that compares the numbers in names as numbers: fc2 before fc10."""
     return [
         (int(part), "") if part.isdecimal() else (-1, part)
         for part in re.split(r"([0-9]+)", text)
@@ -139,7 +142,10 @@ def _by_pattern(path: str, pattern: re.Pattern[str]) -> DumpCoordinates | None:
 def _number(pattern: re.Pattern[str], path: str) -> tuple[int | None, str]:
     """Searches a path for a number; returns the number, and the path without what was matched.
 
-    The number is None, and the path unchanged, where the pattern does not match.
+    Where the pattern does not match, the number is None, and the path is unchanged. Raises
+    OptionError for a number that is too large.
+
+    pattern: a regular expression whose first group is the number.
     """
     match = pattern.search(path)
     if match is None:
@@ -151,8 +157,8 @@ def _number(pattern: re.Pattern[str], path: str) -> tuple[int | None, str]:
 def _joint(path: str, match: re.Match[str]) -> str:
     """Returns the text of a path behind a match, to be appended to the text before the match.
 
-    Separators (. _ -) at its start are removed. It gets a dot in front where it continues the same
-    part of the path (the name between two "/") that the text before the match belongs to.
+    Separators (. _ -) at the start of this text are removed. Where the match lies inside a name
+    between two "/", with text of that name before and behind it, a dot is put in front.
     """
     after = path[match.end() :].lstrip("._-")
     before = path[: match.start()].rstrip("._-")
@@ -174,9 +180,10 @@ def _dotted(path: str) -> str:
 
 
 def _kind_in(name: str) -> tuple[str, str]:
-    """Finds in a dotted name the words that mean a gradient, as grad in "fc1.grad".
+    """Returns the kind that a dotted name says, and the name without the words that say so.
 
-    Returns the kind ("grad" or "value"), and the name without these words.
+    The kind is "grad" where the name has a word that means a gradient, such as grad in "fc1.grad",
+    else "value".
     """
     parts = name.split(".")
     kept = [part for part in parts if part.lower() not in _GRADIENTS]

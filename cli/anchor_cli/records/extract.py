@@ -32,9 +32,10 @@ class Extract:
 
     @cached_property
     def place(self) -> dict[str, Array]:
-        """Step, pass, call, … of the records: an array for each column of PLACE.
+        """The coordinates of the records: an array for each column of PLACE, keyed by its name.
 
-        `phase` is an array of text, the other columns are int64.
+        The columns are step, pass_index, call, rank, phase, count and attempt; each has an entry
+        for each record. `phase` is an array of text, the other columns are int64.
         """
         columns = zip(*map(_place, self.records), strict=True)
         # Each column has memory of its own: safetensors refuses tensors that share memory.
@@ -45,7 +46,7 @@ class Extract:
 
     @property
     def numbers(self) -> dict[str, Array]:
-        """Step, pass, call, … of the records, without `phase`, for formats without text."""
+        """The arrays of `place` without `phase`, for file formats that hold no text."""
         return {name: values for name, values in self.place.items() if name != "phase"}
 
     @property
@@ -61,9 +62,10 @@ class Extract:
     def stacked(self, *, raw: bool = False) -> Array:
         """Returns all values as one array of shape (record, *tensor shape).
 
-        raw: whether to return the stored numbers (bfloat16 as uint16) and not the decoded ones.
-        Raises RaggedError where the records differ in shape or dtype, ValuesNotKeptError where one
-        has only a summary.
+        Without `raw` the numbers are decoded (bfloat16 to float32). Raises RaggedError where the
+        records differ in shape or dtype, ValuesNotKeptError where a record has only a summary.
+
+        raw: whether to return the numbers as they are stored (bfloat16 as uint16).
         """
         if self.ragged:
             raise RaggedError(
@@ -74,12 +76,13 @@ class Extract:
         return np.stack(list(self._arrays(raw)))
 
     def named(self, *, raw: bool = False) -> dict[str, Array]:
-        """Returns the values as arrays by name.
+        """Returns the values as arrays, keyed by the names that they get in a file.
 
-        The one name is `value`; where the records differ in shape or dtype, each is an array of its
-        own: `value_0`, `value_1`, …. raw: whether to return the stored numbers and not the decoded
-        ones.
+        The only name is `value`, for the array that `stacked` returns. Where the records differ in
+        shape or dtype, each record has an array of its own instead: `value_0`, `value_1` and so on.
         Raises ValuesNotKeptError where a record has only a summary.
+
+        raw: as in `stacked`.
         """
         if not self.ragged:
             return {"value": self.stacked(raw=raw)}

@@ -23,9 +23,10 @@ Array = np.ndarray[Any, Any]
 class Following:
     """Finds the records and gaps of a run that were not reported yet, while it is being recorded.
 
-    A gap counts observations that were not recorded, or not with their values.
+    A gap counts observations that were not recorded, or not with their values. To report is to
+    yield from `records` or `gaps`.
 
-    wanted: called with name and kind; says whether records of that tensor are to be reported.
+    wanted: called with name and kind; returns whether that tensor is to be reported.
     """
 
     def __init__(self, run: Run, wanted: Wanted) -> None:
@@ -42,9 +43,11 @@ class Following:
                 self._seen[rank] = int(np.sort(rows)[len(rows) - but - 1]) + 1
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yields the wanted records since the last call, as dicts as in `anchor stats --json`.
+        """Yields the wanted records since the last call, as the dicts of `anchor stats --json`.
 
-        They come rank by rank, in the order in which they were written.
+        The records come rank by rank, within a rank in the order in which they were written. Where
+        a rank has fewer records than at the last call, because the run was recorded anew, all of
+        its records are yielded.
         """
         for rank in self._run.ranks:
             reader, rows = self._run.rows(rank)
@@ -67,7 +70,8 @@ class Following:
     def gaps(self) -> Iterator[tuple[str, str, str, int]]:
         """Yields (name, kind, reason, number) of observations that were lost since the last call.
 
-        Lost are observations of wanted tensors that were not recorded, or not with their values.
+        Lost are observations of wanted tensors that were not recorded, or not with their values;
+        `number` says how many. The first call yields all that were lost before.
         """
         for gap in self._run.gaps():
             key = (gap.name, gap.kind, gap.mode, gap.reason)

@@ -43,7 +43,8 @@ def _write_npy(extract: Extract, file: IO[bytes]) -> None:
 class _Plain:
     """A wrapper that hides a file's descriptor, so that numpy writes by the method `write`.
 
-    Python's error says why a write failed (a full disk); numpy's own, for a descriptor, does not.
+    The error of Python's `write` says why a write failed (a full disk); the error that numpy raises
+    when it writes to a descriptor does not.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -51,7 +52,10 @@ class _Plain:
 
 
 def write_csv(extract: Extract, file: IO[bytes]) -> None:
-    """Writes the records as CSV in UTF-8; file: open for writing in binary mode."""
+    """Writes the records as CSV in UTF-8.
+
+    file: open for writing in binary mode.
+    """
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     write_rows(text, csv_rows(extract))
     text.flush()
@@ -61,8 +65,9 @@ def write_csv(extract: Extract, file: IO[bytes]) -> None:
 def csv_rows(extract: Extract) -> Iterator[list[str]]:
     """Yields the rows of the CSV: the head, then a row for each element of each record.
 
-    The columns are those of PLACE, the element's indices i0, i1, … (empty where a record has fewer
-    axes than another), and the value: the shortest text that reads back exactly.
+    The columns are those of PLACE, the element's indices (a column i0, i1 and so on for each axis;
+    empty where a record has fewer axes than another), and the value: the shortest text that reads
+    back exactly.
     """
     ndim = max((len(record.shape) for record in extract.records), default=0)
     yield [*PLACE, *(f"i{axis}" for axis in range(ndim)), "value"]
@@ -95,7 +100,10 @@ def _write_safetensors(extract: Extract, file: IO[bytes]) -> None:
 
 
 def _tensors(extract: Extract) -> dict[str, Any]:
-    """Returns values and coordinates as torch tensors by name; values in the recorded dtypes."""
+    """Returns the arrays of the npz format as torch tensors, keyed by name, without `phase`.
+
+    The values have the dtypes in which they were recorded.
+    """
     # Imported by name: the command line does not depend on torch; only two formats need it.
     torch = import_module("torch")
     values = extract.named(raw=True)

@@ -50,7 +50,7 @@ class Gaps:
 
     @property
     def of_unknown(self) -> list[Gap]:
-        """The gaps of records that are lost and of which the tensor is not known."""
+        """The gaps that count lost records whose tensor is not known."""
         pair = (UNKNOWN, "value")
         return [] if pair in _recorded(self._run) else self._of_pair.get(pair, [])
 
@@ -62,7 +62,8 @@ class Gaps:
     def unrecorded(self, selectors: Sequence[str] = ("*",)) -> dict[Pair, list[Gap]]:
         """Returns the selected tensors that have gaps and no record at all, with their gaps.
 
-        The keys are (name, kind). A selector that matches no tensor with gaps adds nothing.
+        The gaps are keyed by the tensor's (name, kind). A selector that matches no tensor with gaps
+        adds nothing.
         """
         recorded = _recorded(self._run) if self._of_pair else ()
         lost_pairs: dict[Pair, list[Gap]] = {}
@@ -83,8 +84,10 @@ def lost(
 ) -> str:
     """Returns a sentence about selected observations that were not recorded; "" for none.
 
-    chosen: the records that were found. A gap also counts records of which only the values were
-    left out: these records exist, with their summaries, and are subtracted.
+    A gap also counts records of which only the values were left out: these records exist, with
+    their summaries, and are subtracted.
+
+    chosen: the records that the selectors and the selection found.
     """
     gaps = Gaps(run, selection.rank)
     names = {part.info.name for part in chosen}
@@ -110,7 +113,10 @@ def answered(problem: str) -> ExitCode:
 def _of_tensors(
     gaps: Gaps, chosen: Iterable[SelectedRecords], selection: Selection
 ) -> Iterator[str]:
-    """Yields a clause for each chosen tensor of which some selected records were lost."""
+    """Yields a clause for each chosen tensor that has lost records which may have been selected.
+
+    These are records of a gap whose steps meet the selected steps.
+    """
     for part in chosen:
         those = gaps.of(part.info)
         missing = sum(gap.count for gap in those)
@@ -121,9 +127,9 @@ def _of_tensors(
 
 
 def _of_any(gaps: Gaps, selection: Selection) -> Iterator[str]:
-    """Yields a clause about records that were lost before their tensor was known.
+    """Yields a clause about lost records of which the tensor is not known, if there are any.
 
-    Any answer may lack them.
+    Each answer about steps in which such records were lost may lack some of them.
     """
     those = [gap for gap in gaps.of_unknown if selection.meets(gap.first_step, gap.last_step)]
     if those:
@@ -132,9 +138,9 @@ def _of_any(gaps: Gaps, selection: Selection) -> Iterator[str]:
 
 
 def clauses_of(unrecorded: dict[Pair, list[Gap]]) -> Iterator[str]:
-    """Yields a clause for each tensor without any record; beyond five they are only counted.
+    """Yields a clause for each of the first five tensors, and a clause that counts the others.
 
-    unrecorded: these tensors, with their gaps.
+    unrecorded: the gaps of the tensors without any record, keyed by (name, kind).
     """
     for pair in list(unrecorded)[:_MOST]:
         yield f"{escape(join(*pair))} has no record: lost at {_where(unrecorded[pair])}"

@@ -31,10 +31,11 @@ def selected(
 ) -> list[SelectedRecords]:
     """Returns the selected records of the tensors that the selectors name, in execution order.
 
-    gradients: a selector without a kind means the gradient (`grad`, else `pass_grad`).
     Never returns an empty list: raises UnknownTensorError where no tensor or no record is selected.
     Raises AmbiguousTensorError for a tensor of several modes without --mode, OptionError for a rank
-    or mode that the run does not have.
+    that recorded nothing and for a mode in which no selected tensor was recorded.
+
+    gradients: a selector without a kind means `grad`, else `pass_grad`, instead of all kinds.
     """
     try:
         infos = _infos(run, selectors, gradients=gradients)
@@ -57,9 +58,12 @@ def selected(
 
 
 def _recorded(candidates: Sequence[SelectedRecords], selection: Selection) -> str:
-    """Returns which records the tensors have, as text for the error that none of them is selected.
+    """Returns which records the tensors have, as text for the error that no record is selected.
 
-    It names their steps, and their phases, passes or calls where the options ask for one.
+    The text names the steps of these records, and their phases, passes or calls where the options
+    ask for one.
+
+    candidates: the tensors that the selectors name, with all their records.
     """
     infos = [one.info for one in candidates]
     parts = [steps_of(min(i.first_step for i in infos), max(i.last_step for i in infos))]
@@ -80,10 +84,11 @@ def named(
 ) -> list[TensorInfo]:
     """Returns the tensors that the selectors name, each in one mode.
 
-    gradients: a selector without a kind means the gradient (`grad`, else `pass_grad`). Of the
-    selection only the mode counts. Raises UnknownTensorError for a selector that names nothing,
-    AmbiguousTensorError for a tensor of several modes without --mode, OptionError for an unknown
-    mode.
+    Of the selection only the mode counts. Raises UnknownTensorError for a selector that names
+    nothing, AmbiguousTensorError for a tensor of several modes without --mode, OptionError for a
+    mode in which none of the tensors was recorded.
+
+    gradients: a selector without a kind means `grad`, else `pass_grad`, instead of all kinds.
     """
     return _of_mode(_infos(run, selectors, gradients=gradients), selection.mode)
 
@@ -91,8 +96,8 @@ def named(
 def settled(run: Run, selectors: Sequence[str], selection: Selection) -> Selection:
     """Returns the selection with negative steps replaced by the steps that they mean.
 
-    -1 is the last step of the tensors that the selectors name; where they name none, all steps are
-    selected. Raises OptionError where no step is left.
+    -1 means the last step of the tensors that the selectors name. Where the selectors name no
+    tensor, all steps are selected instead. Raises OptionError where the steps select nothing.
     """
     if not selection.from_the_end:
         return selection
@@ -117,10 +122,11 @@ def _infos(run: Run, selectors: Sequence[str], *, gradients: bool) -> list[Tenso
 
 
 def _of_mode(infos: Sequence[TensorInfo], mode: str | None) -> list[TensorInfo]:
-    """Returns the tensors that were recorded in a mode; None takes the only mode of each.
+    """Returns those of the tensors that were recorded in the given mode.
 
-    Records of two modes would repeat observations, so it raises AmbiguousTensorError where a tensor
-    has several modes and none is given, OptionError where no tensor was recorded in the given mode.
+    Raises OptionError where no tensor was recorded in the given mode. With None as the mode all
+    tensors are returned; then raises AmbiguousTensorError where a tensor was recorded in several
+    modes, because records of two modes would repeat observations.
     """
     modes: dict[Pair, list[str]] = {}
     for info in infos:
@@ -140,10 +146,10 @@ def _of_mode(infos: Sequence[TensorInfo], mode: str | None) -> list[TensorInfo]:
 
 
 def narrowed(run: Run, infos: Sequence[TensorInfo], selection: Selection) -> list[SelectedRecords]:
-    """Returns the selected records of each of these tensors, in order; some may have none.
+    """Returns the selected records of each of these tensors, in their order.
 
-    Each rank is read once, for all tensors together: to search for one tensor after the other would
-    read every rank for each of them.
+    A tensor of which no record is selected has an empty result. All tensors are looked for
+    together, because looking for one tensor after the other would read every rank for each tensor.
     """
     steps = range(selection.first, sys.maxsize if selection.stop is None else selection.stop)
     kept: dict[Key, list[Series]] = {_key(info): [] for info in infos}

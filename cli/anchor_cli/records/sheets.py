@@ -20,14 +20,14 @@ _FORMULA: Final = re.compile("'*[=+\\-@\t\r\n＝＋－＠]")
 
 
 def write_rows(file: IO[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Writes rows as CSV; no cell is read as a formula by a spreadsheet."""
+    """Writes rows as CSV, with cells that no spreadsheet reads as a formula."""
     sheet(file).writerows([harmless(cell) for cell in row] for row in rows)
 
 
 def sheet(file: IO[str]) -> Any:
     """Returns a `csv.writer` that ends each row in a line feed.
 
-    It does not guard against formulas: pass each text through `harmless` first.
+    The writer does not guard against formulas: the caller has to pass each text through `harmless`.
     """
     return csv.writer(_Lines(file), lineterminator="\r\n")
 
@@ -49,7 +49,10 @@ class _Lines:
 
 
 def harmless(cell: Any) -> Any:
-    """Returns the cell; a text that spreadsheets would read as a formula gets an apostrophe."""
+    """Returns the cell, with an apostrophe in front if a spreadsheet would run it as a formula.
+
+    That concerns texts alone, and no text that is a number.
+    """
     if isinstance(cell, str) and _FORMULA.match(cell) and not _is_number(cell):
         return f"'{cell}"
     return cell

@@ -13,18 +13,21 @@ __all__ = ["summaries", "summarised"]
 
 
 def summarised(series: Series) -> Iterator[dict[str, Any]]:
-    """Yields for each record a dict with tensor, kind, mode, rank and all of `Series.columns`.
+    """Yields for each record of a series a dict of its coordinates and its summary.
 
-    Raises DamagedError where a row does not fit its checksum.
+    The keys are tensor, kind, mode, rank and all columns of `Series.columns`. Raises DamagedError
+    where a row does not fit its checksum.
     """
     return _entries(series, _columns(series))
 
 
 def summaries(parts: Sequence[Series], over: MapFunction) -> list[dict[str, Any]]:
-    """Returns for each record of several series a dict with tensor, kind, mode, rank and summary.
+    """Returns the dicts that `summarised` yields, for the records of several series.
 
-    parts: the series, in the order of the result. over: the map function by which blocks of records
-    are read. Raises DamagedError where a row does not fit its checksum.
+    Raises DamagedError where a row does not fit its checksum.
+
+    parts: the series, in the order of the result.
+    over: the map function by which blocks of records are read.
     """
     from anchorlib.reading import map_blocks  # loads numpy, which help does without
 

@@ -18,8 +18,9 @@ class SelectedRecords:
     """The selected records of one tensor, kind and mode.
 
     series: for each rank with selected records, a series of these records.
-    whole: for each rank (with --rank: for that rank), a series of all records, selected or not,
-        also of those that were recorded again after a resume.
+    whole: for each rank (with --rank: for that rank alone), a series of all records of the tensor,
+        whether or not they are selected. Records of an earlier attempt that were recorded again
+        after a resume are among them.
     """
 
     info: TensorInfo

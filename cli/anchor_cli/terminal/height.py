@@ -23,8 +23,8 @@ class ReportPart(NamedTuple):
     most: how many entries it has.
     lines: called with a number n, returns the lines that show the first n entries.
     least: how many entries it shows at least, if there is room.
-    kept: its priority: where there is too little room, parts with a lower number are the first to
-        show no entry.
+    kept: the part's priority: where there is too little room, parts with a lower number are the
+        first to show no entry, and of equal parts the last one.
     """
 
     most: int
@@ -36,9 +36,10 @@ class ReportPart(NamedTuple):
 def fitted(blocks: Sequence[ReportPart], height: int) -> list[str]:
     """Returns the lines of all parts of a report, at most `height` where that is possible.
 
-    Each part shows its least number of entries (`least`) if there is room for all of these; else
-    each shows one, and while that takes too many lines, the part of the lowest priority (`kept`)
-    shows none. The lines that are left are shared: each part in turn gets one more entry.
+    Each part shows its least number of entries (`least`) if there is room for all of these.
+    Otherwise each part shows one entry, and while that takes too many lines, the part of the lowest
+    priority (`kept`) that still shows an entry shows none. Lines that are left over are shared:
+    each part in turn gets one more entry.
     """
     shown = [min(block.least, block.most) for block in blocks]
     if len(_all(blocks, shown)) > height:
@@ -69,9 +70,9 @@ def listed(
 
     entries: the lines of each entry.
     more: where to see the entries that do not fit; it is printed after "and 3 more: ".
-    headed: whether the first line of an entry tells enough. Where just one entry does not fit, its
-        first line is then shown in place of "and 1 more", which would take a line as well. An entry
-        of a single line is always shown so.
+    headed: whether the first line of an entry tells enough by itself. Where only the last entry
+        does not fit, its first line is then shown in place of "and 1 more", which would take a line
+        as well. A last entry of a single line is shown in any case.
     """
 
     def lines(count: int) -> list[str]:
@@ -87,8 +88,10 @@ def listed(
 def wrapped(text: str, width: int, most: int | None = 3, indent: str = "  ") -> list[str]:
     """Wraps text into at most `most` lines of `width` columns, and returns the lines.
 
-    most: None for as many lines as the text takes; else the last line is cut. indent: what all
-    lines but the first begin with.
+    Where the text takes more lines, the last line is cut.
+
+    most: None returns as many lines as the text takes.
+    indent: what all lines but the first begin with.
     """
     lines = _broken(text, width, indent) or [""]
     if most is not None and len(lines) > most:
@@ -98,7 +101,7 @@ def wrapped(text: str, width: int, most: int | None = 3, indent: str = "  ") -> 
 
 
 def _broken(text: str, width: int, indent: str) -> list[str]:
-    """Wraps text into lines; characters that take two columns count twice, unlike in textwrap."""
+    """Wraps text into lines; unlike textwrap, counts a character of two columns twice."""
     if text.isascii():
         return _Wrapper(width, subsequent_indent=indent).wrap(text)
     spread = "".join(char + _FILLER * (width_of(char) - 1) for char in text)
@@ -110,7 +113,7 @@ def _broken(text: str, width: int, indent: str) -> list[str]:
 class _Wrapper(textwrap.TextWrapper):
     """A TextWrapper that may also break a long chain of names (`one/two/three`) behind a "/".
 
-    Otherwise a chain that is too long for a line would be cut within a name.
+    The plain TextWrapper would break a chain that is too long for a line in the middle of a name.
     """
 
     def _split(self, text: str) -> list[str]:

@@ -35,9 +35,10 @@ Entry = Mapping[str, Any]
 
 @dataclass(slots=True)
 class _Node:
-    """A node of the tree: the part of names up to a dot.
+    """A node of the tree: one part of tensor names, between two dots.
 
-    entries: the tensors whose name ends here. below: the nodes of the next parts, by name.
+    entries: the tensors whose name ends with this part.
+    below: the nodes of the next parts, keyed by these parts.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -45,7 +46,10 @@ class _Node:
 
 
 def lines(entries: Sequence[Entry], screen: Screen) -> Iterator[str]:
-    """Yields the lines of the tree, as a table; entries: what `anchor names --json` prints."""
+    """Yields the lines of the tree, as a table.
+
+    entries: the tensors, each as a dict as `anchor names --json` prints it.
+    """
     root = _Node()
     for entry in entries:
         node = root
@@ -59,9 +63,11 @@ def lines(entries: Sequence[Entry], screen: Screen) -> Iterator[str]:
 def _walked(node: _Node, before: str, screen: Screen, *, top: bool) -> Iterator[tuple[str, _Node]]:
     """Yields all nodes below `node`, depth first, each after its label with the tree's lines.
 
-    before: what the labels begin with. top: whether `node` is the root, whose children have no
-    lines before them. A node without records and with a single child shares one line with the
-    child: "encoder.layers".
+    A node without records and with a single child shares one line with the child:
+    "encoder.layers".
+
+    before: the text, lines of the tree included, with which the labels begin.
+    top: whether `node` is the root, whose children have no lines of the tree before them.
     """
     fork, last, along, gone = _LINES if screen.glyphs else _PLAIN
     names = list(node.below)

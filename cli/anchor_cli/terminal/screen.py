@@ -31,8 +31,9 @@ class Screen:
     width: columns of the terminal; None in a pipe or a file, where nothing is cut to fit.
     glyphs: whether block and line characters can be shown (never in a pipe).
     color: whether ANSI styles are understood and wanted.
-    asked: the value of COLUMNS in a pipe or a file: sentences are wrapped to it, but numbers and
-        names are not cut.
+    asked: in a pipe or a file, the width that the variable COLUMNS gives, to which sentences are
+        wrapped, while numbers and names are not cut; None without a valid COLUMNS, and on a
+        terminal.
     """
 
     width: int | None = None
@@ -46,7 +47,10 @@ class Screen:
         return self.width is not None
 
     def style(self, text: str, *codes: int) -> str:
-        """Returns text in ANSI styles (1 bold, 2 dim, 31 red, …), or unchanged without `color`."""
+        """Returns text in ANSI styles, or unchanged where `color` is False.
+
+        codes: the numbers of the styles, such as 1 for bold or 31 for red.
+        """
         if not self.color or not text:
             return text
         return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m"
@@ -83,7 +87,10 @@ def emit(lines: str | Iterable[str]) -> None:
 
 
 def note(message: str) -> None:
-    """Writes a message to stderr as one line, `anchor: MESSAGE`."""
+    """Writes a message to stderr as one line, `anchor: MESSAGE`.
+
+    Characters that cannot be printed, such as a line end, are escaped here.
+    """
     # Names in messages are escaped by their callers; texts of other libraries are escaped here.
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
     sys.stderr.write(f"anchor: {line}\n")
@@ -97,7 +104,11 @@ def document(value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Converts a value to types that JSON has: numpy's become Python's, NaN and infinities None."""
+    """Returns a value converted to types that JSON has.
+
+    numpy's values become Python's, a complex number becomes [real, imaginary], and NaN and
+    infinities become None; dicts and lists are converted with all that they hold.
+    """
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
     if hasattr(value, "tolist"):  # numpy, which this module does not import
@@ -121,7 +132,7 @@ def size(count: int, screen: Screen) -> str:
 def moment(time_ns: int | None, screen: Screen) -> str:
     """Formats a time (ns since the epoch); "-" for None.
 
-    On a terminal it is local time to the minute, in a pipe or file ISO 8601 in UTC.
+    The result is local time to the minute on a terminal, and ISO 8601 in UTC in a pipe or file.
     """
     if time_ns is None:
         return "-"
@@ -132,7 +143,10 @@ def moment(time_ns: int | None, screen: Screen) -> str:
 
 
 def age(time_ns: int, screen: Screen) -> str:
-    """Formats a past time (ns since the epoch), as "3 d ago"; in a pipe or file ISO 8601 in UTC."""
+    """Formats a past time (ns since the epoch) as an age, such as "3 d ago".
+
+    In a pipe or file the result is the time itself, in ISO 8601 in UTC.
+    """
     if not screen.human:
         return moment(time_ns, screen)
     seconds = max(time.time() - time_ns / 1e9, 0.0)

@@ -27,9 +27,9 @@ class Column:
 
     right: align right, as numbers are.
     cut: the column's texts may be cut where the terminal is narrow.
-    main: the column holds names; it is cut last, and so that different names still look different.
-    spare: the column may be left out where cutting is not enough (0: never): columns with 1 are
-        left out before those with 2, and of equal ones the rightmost first.
+    main: the column holds names: it is cut last, and different names then still look different.
+    spare: when the column may be left out where cutting is not enough: 0 is never, and columns with
+        1 are left out before columns with 2, of equal columns the rightmost first.
     """
 
     title: str
@@ -44,8 +44,9 @@ def written(
 ) -> Iterator[str]:
     """Yields the lines of a table, the column titles first.
 
-    rows: the cells of each row as text, one for each column. Where the screen has a width, columns
-    are cut and left out so that the lines fit, if they can.
+    Where the screen has a width, columns are cut and left out so that the lines fit, if they can.
+
+    rows: the cells of each row as text, one for each column.
     """
     widths = [
         max([width_of(column.title), *(width_of(row[i]) for row in rows)])
@@ -81,8 +82,11 @@ def _shrink(
     """Narrows the widest columns that may be cut, until the table fits or none is left to narrow.
 
     The column of names (`main`) is narrowed only when no other column can be.
-    widths: changed in place. kept: indices of the columns that are shown. limit: the width to fit
-    into. shortest: no column becomes narrower than this.
+
+    widths: the widths of all columns; changed in place.
+    kept: the indices of the columns that are shown.
+    limit: the width into which the table has to fit.
+    shortest: the least width to which a column is narrowed.
     """
     while (excess := _total([widths[i] for i in kept]) - limit) > 0:
         wide = [i for i in kept if columns[i].cut and widths[i] > shortest]
@@ -109,7 +113,10 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _line(cells: Sequence[str], layout: Sequence[tuple[bool, int]]) -> str:
-    """Returns a line of a table; layout: for each cell (whether it is aligned right, width)."""
+    """Returns a line of a table.
+
+    layout: for each cell, whether its text is aligned right, and the cell's width.
+    """
     padded = []
     for text, (right, width) in zip(cells, layout, strict=True):
         space = " " * (width - width_of(text))
@@ -120,7 +127,8 @@ def _line(cells: Sequence[str], layout: Sequence[tuple[bool, int]]) -> str:
 def cut(text: str, width: int, mark: str = "…", left: int | None = None) -> str:
     """Returns text cut to at most `width` columns: its middle is replaced by `mark`.
 
-    left: how many columns of its start stay; None keeps as much of the start as of the end.
+    left: how many columns at the start of the text stay, while the rest of the width goes to its
+        end; None keeps as much of the start as of the end.
     """
     if width_of(text) <= width:
         return text
@@ -132,7 +140,7 @@ def cut(text: str, width: int, mark: str = "…", left: int | None = None) -> st
 def cut_name(name: str, width: int, mark: str = "…") -> str:
     """Returns a dotted name cut to at most `width` columns: its start is replaced by `mark`.
 
-    What stays begins behind a dot where possible.
+    What stays begins behind a dot, unless that would drop more than half of what fits.
     """
     short = cut(name, width, mark, left=0)
     if short == name:
@@ -146,8 +154,9 @@ def cut_name(name: str, width: int, mark: str = "…") -> str:
 def cut_apart(names: Iterable[str], width: int, mark: str = "…") -> dict[str, str]:
     """Cuts names to at most `width` columns so that different names still look different.
 
-    Returns the cut form of each name. Names whose ends are equal also show the modules in which
-    they differ, or are cut at another place. In too few columns some may look alike.
+    Returns the cut forms, keyed by the whole names. Names whose ends are equal also show the
+    modules in which they differ, or are cut at another place. In too few columns some names may
+    look alike.
     """
     several = list(dict.fromkeys(names))
     ways = [_cut_apart(several, width, mark, first) for first in (_by_parts, _in_the_middle)]
@@ -175,7 +184,7 @@ def _cut_apart(
 
 
 def _by_parts(names: Sequence[str], width: int, mark: str) -> dict[str, str]:
-    """Cuts each dotted name to its end, and returns the cut forms by name.
+    """Cuts dotted names so that their ends stay; returns the cut forms, keyed by whole name.
 
     Names with equal ends also show the modules in which they differ.
     """
@@ -198,7 +207,11 @@ def _by_parts(names: Sequence[str], width: int, mark: str) -> dict[str, str]:
 
 
 def _parted(parts: Sequence[str], at: Sequence[int], width: int, mark: str) -> str:
-    """Returns a dotted name cut to its parts at the indices `at` and as much of its end as fits."""
+    """Returns a dotted name cut to some of its parts and as much of its end as fits.
+
+    parts: the parts of the name, between the dots. at: the indices of the parts that stay; where
+        there is no room for them, only the end stays.
+    """
     whole = ".".join(parts)
     if not at or width_of(whole) <= width:
         return cut_name(whole, width, mark)
@@ -213,22 +226,28 @@ def _parted(parts: Sequence[str], at: Sequence[int], width: int, mark: str) -> s
 
 
 def _same(short: Mapping[str, str]) -> list[str]:
-    """Returns the texts whose cut form equals that of another text; short: cut forms by text."""
+    """Returns the texts whose cut form equals that of another text.
+
+    short: the cut forms, keyed by text.
+    """
     seen = Counter(short.values())
     return [text for text, shown in short.items() if seen[shown] > 1]
 
 
 def _apart(tried: Mapping[str, str], taken: Collection[str]) -> dict[str, str]:
-    """Returns those cut forms, by text, that are unique in `tried` and do not occur in `taken`."""
+    """Returns the cut forms that are unique in `tried` and do not occur in `taken`.
+
+    tried: cut forms, keyed by text, as the result is. taken: cut forms of other texts.
+    """
     same = set(_same(tried))
     return {text: shown for text, shown in tried.items() if text not in same and shown not in taken}
 
 
 def _ways(texts: Sequence[str], width: int, mark: str) -> Iterator[Callable[[str], str]]:
-    """Yields functions that cut a text in other ways than in the middle.
+    """Yields functions that cut a text in various ways: each takes a text, and returns it cut.
 
-    They remove another stretch of the text, or show the text around the position where the given
-    texts differ first.
+    They keep more or less of its start, or show the text around the first position at which the
+    alphabetically first and last of `texts` differ.
     """
     room = width - len(mark)
     for left in sorted(range(room + 1), key=lambda left: abs(2 * left - room)):

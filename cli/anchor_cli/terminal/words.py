@@ -16,7 +16,10 @@ def spans_of(first: int, last: int) -> str:
 
 
 def shown_shape(shape: tuple[int | None, ...] | None) -> str:
-    """Formats a shape as "32x10"; "()" for a single number, "?" for sizes that differ (None)."""
+    """Formats a shape as "32x10"; "()" for a single number.
+
+    "?" stands for a size that differs between records (None), and for a shape that is None.
+    """
     if shape is None:
         return "?"
     return "x".join("?" if extent is None else str(extent) for extent in shape) or "()"

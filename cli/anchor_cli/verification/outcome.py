@@ -22,8 +22,9 @@ _SHOWN = 20  # damaged values that are listed; --json names all
 class Damage:
     """A damage that was found, with the reason in words.
 
-    It concerns one record (its row in the table, its values, or the coordinates stored beside its
-    values), or a rank as a whole: then name, kind and the fields after them are None.
+    The damage concerns one record (its row in the table, its values, or the coordinates stored
+    beside its values), or a rank as a whole. For a whole rank, name, kind and the fields after them
+    are None; for a record, those that damage prevents from being read.
     """
 
     rank: int
@@ -56,10 +57,10 @@ class Verification:
 
     records: the number of committed records, each of which has a row in its rank's table.
     values: the number of records whose values are kept; bytes: the size of these values.
-    unchecked: rows without a checksum, written by an older version. gaps: counts of observations
-        that were not recorded.
-    copied: for each rank that was copied while it was written, the number of rows left out because
-        they were copied in part.
+    unchecked: how many rows have no checksum, because an older version wrote them.
+    gaps: counts of observations that were not recorded.
+    copied: for each rank whose files were copied while it was being written, how many rows are left
+        out because the copy has only a part of them; keyed by rank.
     """
 
     run: str
@@ -88,7 +89,7 @@ class Verification:
         }
 
     def lines(self, screen: Screen) -> Iterator[str]:
-        """Yields the lines to print: damages, then gaps (at most 20 of each), the totals last."""
+        """Yields the lines to print: at most 20 damages, at most 20 gaps, and the totals last."""
         from anchorlib.names import escape, join
 
         yield from (one.line() for one in self.damaged[:_SHOWN])

@@ -29,10 +29,11 @@ _LABEL = "its step, pass or call beside the values are not those of its row"
 def verified(stored_run: FoundRun, tick: Progress) -> Verification:
     """Reads every row and value of a run again, and compares them with their checksums.
 
-    tick: called with how many values of a rank were read, and how many it has.
     Damage is not raised but collected in the result, also where a whole rank cannot be read. A rank
     that cannot be read because sealing it (packing it into few objects, for an archive) was begun
     and not finished is passed over.
+
+    tick: called with how many values of a rank were read, and how many it has.
     """
     from anchorlib.errors import RunNotFoundError, StoreError
     from anchorlib.store import (
@@ -67,7 +68,9 @@ def verified(stored_run: FoundRun, tick: Progress) -> Verification:
 
 
 def _unjoined(stored_run: FoundRun, ranks: list[int]) -> list[Damage]:
-    """Returns the damage where records are missing between the parts of a rank; [] for none.
+    """Returns one damage where the parts of ranks do not fit together, such as for missing records.
+
+    Returns [] where they fit, and where no rank lies in parts.
 
     ranks: the ranks that lie in several parts, because several collectors took them.
     """
@@ -123,8 +126,10 @@ def _verify_rows(
 ) -> list[int]:
     """Compares all rows of a rank with their checksums, and adds damages to the report.
 
-    Returns the numbers of damaged rows. known: the errors about unreadable files that were reported
-    already; new ones are added, so that none is reported twice.
+    Returns the numbers of damaged rows. New errors about unreadable files are added to `known`, so
+    that no such error is reported twice.
+
+    known: the texts of the errors about unreadable files that were reported already.
     """
     from anchorlib.errors import StoreError
 
@@ -146,7 +151,7 @@ def _verify_rows(
 
 
 def _parts(reader: RankReader, rows: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    """Splits rows into batches of one dtype and shape whose values take about 16 MiB; yields these.
+    """Yields `rows` in batches of one dtype and shape, whose values take about 16 MiB.
 
     rows: row numbers of the rank's table; each of these rows has values.
     """
@@ -172,8 +177,9 @@ def _itemsize(dtype: str) -> int:
 def _verify_part(reader: RankReader, rows: np.ndarray[Any, Any], report: Verification) -> int:
     """Compares the values of some rows with their digests, and adds damages to the report.
 
-    rows: row numbers of the rank's table, all of one dtype and shape. Returns the bytes of values
-    that could be read.
+    Returns how many bytes of values could be read.
+
+    rows: row numbers of the rank's table, all of one dtype and shape.
     """
     from anchorlib.errors import StoreError
 
