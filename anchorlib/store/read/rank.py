@@ -52,7 +52,7 @@ class RankReader(RankTable):
     part: the number of the part of the rank, where several collectors share it; else 0.
 
     asked: (run, store) as `find_run` was given them, by which another process can find the rank
-        (`pin_of`); None where the run was not found by name.
+        (`rank_handle`); None where the run was not found by name.
     """
 
     asked: tuple[str, str | None] | None = None
