@@ -19,7 +19,7 @@
     block     records as columns                formulas  ways to compute, each rounding explicit
     modes     All, Sum, Final, EveryN, Summary  reading   Run and Series, for users
     capture   sessions and anchors, in torch    diagnosis where two runs part
-    scope     phases and steps to record        integrations  Lightning, Transformers, …
+    scope     phases and steps to record        integrations  Lightning, Transformers, Accelerate
     poptorch  PopTorch's names for all of this  reruns    a command run again, to be compared
     peers     ranks that differ from the rest
 

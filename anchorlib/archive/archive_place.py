@@ -17,14 +17,18 @@ __all__ = ["update_archive_place"]
 
 
 def update_archive_place(store: Path, note: ArchiveNote, shelf: Shelf) -> ArchiveNote:
-    """Write and return a new note of an archived run, after reading its archive's objects.
+    """Write and return a new note of an archived run, after checking the archive's new place.
 
-    A note is the store's file that says where the archive of a run is.
+    A note is the file in a store that says where the archive of a run is. Before it is written,
+    all objects of the run at the new place are read and compared with their hashes.
+
     note: the present note of a run whose files are in its archive alone; the place that the note
         names is not read. shelf: the new place.
+
     Raises RunNotFoundError where the run is not complete at the new place, RunExistsError where
     another recording is there, DamagedError where an object does not fit its SHA-256, RunBusyError
-    where the run was recorded anew, or its note is no longer `note`, StoreError, CollectorError.
+    where the run was recorded anew, or its note is no longer `note`; StoreError or CollectorError
+    where the store or the new place cannot be read or written.
     """
     folder = Within(shelf.location, f"{note.run}.zarr")
     parts = {key: _noted(folder, key, old, note.run, shelf) for key, old in note.parts.items()}
@@ -34,12 +38,14 @@ def update_archive_place(store: Path, note: ArchiveNote, shelf: Shelf) -> Archiv
 
 
 def _noted(run: Location, key: PartKey, note: RankNote, name: str, shelf: Shelf) -> RankNote:
-    """Check that a rank at its new place is the rank of `note`, and whole; return its RankNote.
+    """Check that a rank at its new place is whole, and the rank of `note`; return a new RankNote.
 
     A RankNote says which state of a rank an archive has. The recording's identity is compared with
     `note`, and each object with its SHA-256 in the new place's `sealed.json`.
-    run: the run's folder at the new place. key: the rank's number, and which part of it. name: the
-        run's name.
+
+    run: the run's folder at the new place. key: the rank's number, and the number of the part of
+        the rank (what one collector holds of it). name: the run's name. shelf: the new place.
+
     Raises what `update_archive_place` raises.
     """
     sealed = read_sealed(run, *key)

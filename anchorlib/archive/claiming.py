@@ -4,8 +4,8 @@
 
 Two archivers that send equal bytes may work at the same time: each sends what the other would send.
 A claim keeps out an archiver that would send other bytes for the rank, because the rank was
-recorded anew, or compressed by another version of anchorlib. It would overwrite objects whose
-hashes are in the `sealed.json` of the first archiver.
+recorded anew, or compressed by another version of anchorlib. Such an archiver would overwrite
+objects whose hashes are in the `sealed.json` of the first archiver.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ STALE_SECONDS: Final = 86_400.0
 def claim_rank(shelf: Shelf, sealed: Sealed) -> None:
     """Claim a rank in the archive, so that no archiver with other bytes sends it at the same time.
 
-    The claim is an object `sealing.json` beside the rank's objects. sealed: the objects that this
-    process sends. Raises RunBusyError where an archiver of other objects has claimed the rank less
-    than a day ago.
+    The claim is an object `sealing.json` beside the rank's objects. It stays until the caller
+    removes it. A claim for equal bytes is left as it is; a claim older than a day is replaced.
+    sealed: the objects that this process sends.
+    Raises RunBusyError where an archiver of other bytes has claimed the rank less than a day ago.
     """
     key, mine = claim_key(sealed.rank, sealed.part), hashlib.sha256(sealed.document).hexdigest()
     claim = json.dumps({"sealed": mine, "since_ns": time.time_ns(), "host": os.uname().nodename})
@@ -56,11 +57,12 @@ def claim_rank(shelf: Shelf, sealed: Sealed) -> None:
 
 
 def _read(data: bytes) -> tuple[str, int, str]:
-    """Return what a claim says: the bytes that are sent (a digest), since when, from which machine.
+    """Return what a claim says: a digest of the bytes being sent, the time, and the machine.
 
     data: the content of the claim, an object in the archive.
-    The digest is that of the rank's `sealed.json`, the time is in ns since the epoch. For a claim
-    that cannot be read the digest is "", and the time 0, so that the claim counts as very old.
+    The digest is the SHA-256 of the rank's `sealed.json`, in hex. The time is that at which the
+    claim was made, in ns since the epoch. For a claim that cannot be read, the digest is "" and
+    the time 0, so that the claim counts as very old; the machine is "an unknown machine".
     """
     try:
         claim: Any = json.loads(data)

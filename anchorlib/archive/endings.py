@@ -1,8 +1,8 @@
 """Finds out whether the ranks of a run have ended, also if other collectors hold parts of them.
 
 A part is what one collector holds of a rank. A session that goes on with another collector leaves
-a part behind. When it closes, it tells only its last collector: an earlier part does not show that
-the session has ended. The last part does, and it may be in this store or in the archive.
+a part behind. When the session closes, it tells only its last collector. So only the last part
+shows that the session has ended; that part may be in this store or in the archive.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ class NotEndedError(StoreError):
 def open_ranks(run: str, parts: Sequence[RankReader], shelf: Shelf) -> list[int]:
     """Return the ranks whose sessions have not ended, as far as `parts` and the archive show.
 
-    parts: readers of what a store holds of each rank; other collectors may hold the rest. The
-        archive is read only for ranks that have not ended by `parts` alone.
-    Raises StoreError, CollectorError.
+    run: the run's name. parts: readers of what a store holds of each rank; other collectors may
+        hold the rest. shelf: the archive; it is read only for ranks whose end `parts` do not show.
+
+    Raises StoreError or CollectorError where the archive cannot be read.
     """
     there = Within(shelf.location, f"{run}.zarr")
     return [rank for rank, here in _by_rank(parts).items() if not _has_ended(here, there)]
@@ -55,6 +56,7 @@ def check_recording(run: str, parts: Sequence[RankReader], shelf: Shelf) -> None
     join these parts to one rank, and could not read that rank.
     Nothing is checked for a run that a single collector recorded, nor for a rank if one of its
     parts in `parts` was recorded over an earlier recording.
+    run: the run's name. parts: readers of what a store holds of each rank. shelf: the archive.
     """
     if not is_spread(parts):
         return
@@ -74,12 +76,19 @@ def check_recording(run: str, parts: Sequence[RankReader], shelf: Shelf) -> None
 
 
 def is_spread(parts: Sequence[RankReader]) -> bool:
-    """Return whether several collectors recorded the run, so that others may hold parts of it."""
+    """Return whether the run was recorded through several collectors.
+
+    Each of them may hold parts of the run's ranks.
+    parts: readers of what one store holds of each rank of the run.
+    """
     return any(one.begins for part in parts for one in part.catalogue.attempts)
 
 
 def check_ended(run: str, parts: Sequence[RankReader], shelf: Shelf) -> None:
     """Raise NotEndedError where a rank was not closed: its training may still add records.
+
+    run: the run's name. parts: readers of what a store holds of each rank. shelf: the archive,
+        which may show the end of a rank that several collectors recorded.
 
     Raises RunExistsError where the archive has parts of another recording with this run's name.
     """
@@ -122,7 +131,10 @@ def _goes_on(other: RankReader, here: Sequence[RankReader]) -> bool:
 
 
 def _others(here: Sequence[RankReader], there: Location) -> Iterator[RankReader]:
-    """Yield readers of a rank's parts that are complete in the archive and not among `here`."""
+    """Yield readers of a rank's parts that are complete in the archive and not among `here`.
+
+    here: readers of parts of the rank, at least one. there: the run's folder in the archive.
+    """
     own = {(one.rank, one.part) for one in here}
     for rank, part in listed_parts(there):
         is_other = rank == here[0].rank and (rank, part) not in own

@@ -31,10 +31,9 @@ _log = logging.getLogger("anchorlib")
 class Keep:
     """How much of the archived runs stays on this machine; runs that are not archived always stay.
 
-    most: the bytes of disk that archived runs may take together; if they take more, the oldest are
-        removed.
-    seconds: how long a run stays after it was archived.
-    None sets no limit; most=0 keeps no archived run.
+    most: the bytes of disk that archived runs may take together; if they take more, the runs that
+        were archived first are removed. None sets no limit; 0 keeps no archived run.
+    seconds: how long a run stays after it was archived. None sets no limit.
     """
 
     most: int | None = None
@@ -53,10 +52,13 @@ class _KeptRun:
 
 
 def leaving(store: Path, place: str, keep: Keep, also: Iterable[str] = ()) -> list[str]:
-    """Return the names of the runs that `make_room` would remove here, the oldest first.
+    """Return the names of the runs that `make_room` would remove here, first archived first.
 
-    place: the archive that has them. also: runs that are not archived yet, counted as the newest;
-        they may be in the result.
+    The archive is not asked, so `make_room` may find a reason to keep some of these runs.
+
+    place: the archive as text; only runs that the store notes as archived there are counted. also:
+        names of further runs that are not archived yet. They are counted as if they had just been
+        archived, and may be in the result.
     """
     if keep.is_all:
         return []
@@ -78,7 +80,7 @@ def leaving(store: Path, place: str, keep: Keep, also: Iterable[str] = ()) -> li
 
 
 def make_room(store: Path, shelf: Shelf, keep: Keep) -> dict[str, int]:
-    """Remove archived runs from this machine until `keep` is met; return bytes freed, by run.
+    """Remove archived runs from this machine until `keep` is met; return freed bytes by run name.
 
     Each run is looked up in the archive before it is removed here. A run stays if the archive no
     longer has its objects as they were when it was archived, if its files here have changed since

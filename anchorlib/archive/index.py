@@ -37,17 +37,19 @@ _PAUSE = 0.05  # seconds, times the number of failed tries: others rewrite the i
 def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> None:
     """Add archived ranks to the index of their run; make the index where there is none.
 
-    The index refers to two objects with facts about steps: digests (hashes), and figures (counts,
-    histograms). These objects are written before the index. Afterwards, objects that only the
-    earlier index refers to are removed, and objects that were written in vain because another
-    archiver changed the index meanwhile. An index too large for readers is removed: readers then
-    read the ranks themselves.
+    The index has totals over all ranks, which readers would else have to read rank by rank. It
+    refers to two objects with facts about steps: digests (hashes), and figures (counts,
+    histograms). These objects are written before the index. After the index was written, two
+    kinds of objects are removed: those to which only the earlier index refers, and those that were
+    written in vain because another archiver changed the index meanwhile. An index too large for
+    readers is removed: readers then read the ranks themselves.
 
-    folder: the run's objects. ranks: the ranks to add. anew: ranks that were completed just now. If
-        the present index has one of these, it counts an earlier recording of that rank, and a new
-        index is made from all ranks.
+    folder: the run's objects in the archive. ranks: numbers of the ranks to add. anew: numbers of
+        ranks that were completed just now. If the present index has one of these already, it counts
+        an earlier recording of that rank, and a new index is made from all ranks in the archive.
 
-    Raises StoreError, CollectorError.
+    Raises StoreError where other archivers change the index again and again, or where the archive
+    cannot be read or written; CollectorError where it does not answer.
     """
     marked, keys = {*anew}, set[str]()
     for number in range(_TRIES):
@@ -82,10 +84,11 @@ def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Fresh:
-    """What was counted of the ranks that the index does not know yet, or that were counted anew.
+    """What was counted of the ranks that the present index lacks, or that were counted anew.
 
-    ranks: the totals of each rank, without its totals by step. steps: the totals by step of all
-        these ranks, added up, since those of a thousand ranks might not fit in memory.
+    ranks: the totals of each such rank, without its totals by step. steps: the totals by step,
+        added up over these ranks, since separate totals of a thousand ranks might not fit in
+        memory.
     """
 
     ranks: list[RankFigures]
@@ -123,11 +126,14 @@ def _parsed(data: bytes) -> RunFigures | None:
 
 
 def _put_digests(folder: Shelf, known: RunFigures | None, merged: RunFigures, fresh: _Fresh) -> str:
-    """Store the digests of all ranks that have any; return the object's SHA-256 for the index.
+    """Store the digests of all ranks that have any in one object; return the object's SHA-256.
 
-    Digests are hashes of the records of each range of steps. Return "" where fewer than two ranks
-    have digests (readers open a single rank instead), and where the object would be too large.
-    known: the present index, if any. merged: the new one. fresh: the ranks that were added.
+    Digests are hashes of the records of each range of steps. Return "" where nothing is stored:
+    where fewer than two ranks have digests (readers open a single rank instead), and where the
+    object would be too large.
+
+    known: the present index; None if there is none. merged: the new index. fresh: what was counted
+        of the ranks that were added.
     """
     others = {*merged.ranks} - fresh.numbers
     kept = digests_of_run(folder.location, known)
@@ -148,12 +154,14 @@ def _put_digests(folder: Shelf, known: RunFigures | None, merged: RunFigures, fr
 
 
 def _put_steps(folder: Shelf, known: RunFigures | None, merged: RunFigures, fresh: _Fresh) -> str:
-    """Store the figures of the steps of all ranks; return the object's SHA-256 for the index.
+    """Store the figures of each step, over all ranks, in one object; return the object's SHA-256.
 
-    Figures are counts, extremes and histograms. Return "" where a rank has no figures (an older
-    version archived it), where the object would be too large, and for a run of one rank, which
-    readers open instead.
-    known: the present index, if any. merged: the new one. fresh: the ranks that were added.
+    Figures are counts, extremes and histograms. Return "" where nothing is stored: where a rank
+    has no figures (an older version archived it), where the object would be too large, and for a
+    run of one rank, which readers open instead.
+
+    known: the present index; None if there is none. merged: the new index. fresh: what was counted
+        of the ranks that were added.
     """
     if len(merged.ranks) < 2:
         return ""
@@ -182,8 +190,9 @@ def _put_steps(folder: Shelf, known: RunFigures | None, merged: RunFigures, fres
 def _put(folder: Shelf, key: Callable[[str], str], data: bytes, there: str) -> str:
     """Store an object under a key made of its SHA-256; return the SHA-256 in hex.
 
-    there: the SHA-256 of the object that the present index refers to, "" for none. If it
-        equals that of `data`, nothing is stored.
+    key: makes the object's key from the SHA-256. data: the object's content. there: the SHA-256 of
+        the object that the present index refers to, "" for none. If it equals that of `data`,
+        nothing is stored.
     """
     name = object_name(data)
     if there != name:
@@ -205,8 +214,9 @@ def _with(
 ) -> tuple[RunFigures, _Fresh]:
     """Return the totals of the index with these ranks added, and those of the added ranks alone.
 
-    run: the run's folder in the archive. known: the present index, if any. Without an index, or if
-        the index has other parts of its ranks than the archive, all ranks are counted as added.
+    run: the run's folder in the archive. known: the present index; None if there is none. Without
+        an index, or if the index has other parts of its ranks than the archive, all ranks in the
+        archive count as added. ranks: the ranks to add; those that the index has are skipped.
     """
     listed = listed_parts(run)
     if known is None or {one for one in listed if one[0] in {*known.ranks}} != known.keys:

@@ -22,12 +22,14 @@ HASTY: Final = RequestLimits(request=5.0, connect=3.0, again=0, retrying=5.0)
 def checked_shelf(shelf: Shelf, *, without_conditions: bool = False) -> Shelf:
     """Return the shelf (place for archives), after a test that it honours conditional writes.
 
-    The test stores a small object, tries to replace it under conditions that do not hold, and
-    removes it.
-    without_conditions: accept a store that ignores conditions. The caller then vouches that nobody
-        else archives into it: two archivers could overwrite each other's objects.
-        The result is then another shelf, which looks at the store before it writes.
-    Raises OptionError for a store that ignores conditions, unless that is accepted, and
+    The test stores a small object, tries to replace it under conditions that do not hold and under
+    one that does, and removes it.
+
+    without_conditions: accept a store that ignores conditions. For such a store, another shelf is
+        returned, which looks at the store before it writes. The caller then vouches that nobody
+        else archives into the store: two archivers could overwrite each other's objects.
+
+    Raises OptionError for a store that ignores conditions, unless `without_conditions` is set, and
     CollectorError for a store that does not answer.
     """
     if _keeps_conditions(shelf):

@@ -1,4 +1,7 @@
-"""Archives one rank, or a part of it: compresses (seals), sends, compares it, marks it complete."""
+"""Archives one rank, or a part of it: compresses (seals), sends, compares it, marks it complete.
+
+Where several collectors recorded a rank, each holds a part, which is archived like a rank.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,12 @@ __all__ = ["SentRank", "archive_rank", "is_archived", "listing_hash"]
 
 @dataclass(frozen=True, slots=True)
 class SentRank:
-    """A rank, or the part of it that this store holds, that is complete in the archive.
+    """The result of archiving a rank or part, which is now complete in the archive.
 
-    objects, bytes: how many objects the rank has in the archive, and how many bytes these have.
-        sent: how many objects were sent by this call. note: which state of the rank was archived.
-        marked: whether this call marked the rank as complete, by storing its `sealed.json`.
+    key: the rank's number, and the number of the part. objects, bytes: how many objects the rank
+        has in the archive, and how many bytes these have. sent: how many objects were sent by this
+        call. note: which state of the rank was archived. marked: whether this call marked the rank
+        as complete, by storing its `sealed.json`.
     """
 
     key: PartKey
@@ -40,13 +44,15 @@ class SentRank:
 def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path) -> SentRank:
     """Archive one rank or part whose session has ended; objects already there are not sent again.
 
-    run: the location of the run. shelf: takes the run's objects, whose keys begin with "rank0/".
-        scratch: an empty folder with room for the sealed rank.
+    run: the location of the run. reader: a reader of the rank or part there. shelf: takes the run's
+        objects, whose keys begin with the rank's folder, such as "rank0/". scratch: an empty folder
+        with room for the sealed (compressed) rank.
 
     Raises RunExistsError where the archive has another recording under this name, RunBusyError
     where another archiver sends other bytes for the rank or the rank was recorded into meanwhile,
     OptionError where the archive is the store into which the rank was recorded, DamagedError where
-    rows or values do not fit their checksums, StoreError, CollectorError.
+    rows or values do not fit their checksums; StoreError or CollectorError where the run or the
+    archive cannot be read or written.
     """
     marked = read_sealed(shelf.location, reader.rank, reader.part)
     if marked is None:
@@ -73,8 +79,8 @@ def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path)
 def _check_not_live(reader: RankReader, shelf: Shelf) -> None:
     """Raise OptionError where the archive's folder is the one that the rank was recorded into.
 
-    The folder may be the collector's own directory, by another name. Sealed objects would replace
-    the rank's only files there.
+    That is so if the archive is the collector's own directory under another name. Sealed
+    (compressed) objects would then replace the rank's only files.
     """
     folder = rank_name(reader.rank, reader.part)
     if f"{folder}/catalog/{chunk_key(0, 0)}" in shelf.held(folder):
@@ -88,7 +94,11 @@ def _made(run: Location, reader: RankReader, into: FolderTarget) -> Sealed:
     """Write the rank's sealed objects into the folder `into`; return their description.
 
     Sealed objects are the rank compressed for an archive. The rank is sealed now, or its objects
-    are copied if it is sealed already. Raises DamagedError, StoreError, RunBusyError.
+    are copied if it is sealed already.
+    run: the location of the run. reader: a reader of the rank there.
+    Raises DamagedError where rows, values or sealed objects do not fit their checksums,
+    RunBusyError where the rank was recorded into meanwhile, StoreError where files cannot be read
+    or written.
     """
     there = read_sealed(run, reader.rank, reader.part)
     if there is None:
@@ -107,6 +117,9 @@ def _check_unchanged(run: Location, reader: RankReader) -> None:
     """Raise RunBusyError where a rank was recorded into while it was sealed, that is, compressed.
 
     The sealed objects may then have the values of one recording and the series of another one.
+
+    run: the location of the run. reader: the reader from which the rank was sealed; it shows the
+        rank as it was before.
     """
     now = RankReader(run, reader.rank, reader.run, reader.part)
     if (now.catalogue.uid, *now.version) != (reader.catalogue.uid, *reader.version):
@@ -119,8 +132,9 @@ def _check_unchanged(run: Location, reader: RankReader) -> None:
 def is_archived(reader: RankReader, note: RankNote, shelf: Shelf) -> bool:
     """Return whether the archive still has a rank as its note says, and the rank here is unchanged.
 
-    note: which state of the rank was archived, with a hash of its objects' names, sizes and tags.
-        Only these and `sealed.json` are read in the archive.
+    reader: a reader of the rank here. note: which state of the rank was archived, with a hash of
+        the names, sizes and tags (such as ETags) of its objects. shelf: the run's archive. In the
+        archive, only these facts and `sealed.json` are read, not the objects' contents.
     """
     if (reader.catalogue.uid, *reader.version) != note.sealed:
         return False
@@ -134,9 +148,10 @@ def is_archived(reader: RankReader, note: RankNote, shelf: Shelf) -> bool:
 
 
 def listing_hash(held: dict[str, ObjectMetadata]) -> str:
-    """Return a hash of the names, sizes and tags (as ETags) of objects, in hex.
+    """Return a hash of the names, sizes and tags of objects, in hex.
 
-    held: size and tag of each object, by its key.
+    held: size and tag of each object, by its key. A tag is what the store gives an object whenever
+        it is written, such as an ETag.
     """
     lines = (f"{key}\0{one.size}\0{one.tag}\n" for key, one in sorted(held.items()))
     return xxhash.xxh3_128_hexdigest("".join(lines).encode())
@@ -146,7 +161,9 @@ def _send(sealed: Sealed, shelf: Shelf, scratch: Path) -> int:
     """Send the objects that the archive lacks or has with other bytes; return how many were sent.
 
     Other objects of the rank in the archive, left by an earlier recording, are removed there.
-    scratch: the folder with the sealed objects.
+
+    sealed: the description of the rank's sealed (compressed) objects. scratch: the folder with
+        these objects.
     """
     held = shelf.held(sealed.folder)
     sent = 0
@@ -163,10 +180,10 @@ def _send(sealed: Sealed, shelf: Shelf, scratch: Path) -> int:
 
 
 def _compared(sealed: Sealed, shelf: Shelf, scratch: Path) -> dict[str, ObjectMetadata]:
-    """Compare each of the rank's objects in the archive with the one in the folder `scratch`.
+    """Check that the archive has each of the rank's objects as the folder `scratch` has it.
 
     Return size and tag of each object in the archive, by its key. Raises StoreError where an object
-    is missing or differs.
+    is missing or differs in the archive, DamagedError where a file in `scratch` has changed.
     """
     held = shelf.held(sealed.folder)
     for one in sealed.objects:
@@ -192,10 +209,11 @@ def _sealed_bytes(scratch: Path, key: str, sha256: str) -> bytes:
 def _other(there: Sealed, sealed: Sealed, reader: RankReader, shelf: Shelf) -> SentRank:
     """Accept or refuse an archived rank whose `sealed.json` differs from the one made now.
 
-    there: what the archive has. sealed: what was made now. If the archive has the same records,
-        compressed by another version, each of its objects is read.
+    The archived rank is accepted if it has the same records, compressed by another version, and
+    if each of its objects, which are all read, has the right hash.
+    there: the `sealed.json` of the archive. sealed: the one that was made now.
     Returns the archived rank, with 0 objects sent. Raises RunExistsError where the archive has
-    other records, DamagedError where an object is damaged.
+    other records, DamagedError where one of its objects is missing or damaged.
     """
     if (there.uid, there.records) != (sealed.uid, sealed.records):
         raise RunExistsError(_taken(reader.rank, shelf))

@@ -50,10 +50,11 @@ Scratch = Callable[[], AbstractContextManager[str]]
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """The result of archiving a run that is now complete in the archive.
+    """The result of archiving a run, whose ranks are now complete in the archive.
 
-    place: the archive. objects, bytes: how many objects the run has in the archive, and how many
-        bytes these have. sent: how many objects were sent by this call.
+    run: the run's name. place: the archive as text. ranks: the ranks, or ranks with parts, that
+        were archived. objects, bytes: how many objects these have in the archive, and how many
+        bytes. sent: how many objects were sent by this call.
     """
 
     run: str
@@ -68,7 +69,8 @@ class ArchiveResult:
 class ArchivePlan:
     """What archiving a run would do.
 
-    there: the ranks that the archive has already. bytes: the size of all stored values.
+    run: the run's name. ranks: all ranks of the run. there: those of them that the archive has
+        already. bytes: the size of the stored values of all ranks, archived or not.
     """
 
     run: str
@@ -80,17 +82,18 @@ class ArchivePlan:
 def archive_run(
     store: Path, run: str, shelf: Shelf, progress: Progress | None = None
 ) -> ArchiveResult:
-    """Archive the ranks and parts of a run in a directory; its files there stay as they are.
+    """Archive the ranks and parts of a run in a directory; the run's files there stay as they are.
 
     A call that was killed is continued by the next call; two calls at once have the same result.
 
-    shelf: the archive, as `checked_shelf` returns it. progress: is called with the number of parts
-        done and the number of all parts.
+    store: the directory. run: the run's name. shelf: the archive, as `checked_shelf` returns it.
+        progress: called before each part with the number of parts done and of all parts.
 
-    Raises RunBusyError for a run that a living process writes, or wrote while it was archived,
-    RunExistsError where the archive has another recording under this name, OptionError where the
-    archive is the store itself, StoreError for a run that was not closed or is damaged,
-    RunNotFoundError, CollectorError.
+    Raises RunBusyError for a run that a living process writes, or wrote while it was archived, or
+    for a rank of which another archiver sends other bytes; RunExistsError where the archive has
+    another recording under this name; OptionError where the archive is the store itself;
+    StoreError for a run that was not closed, or is damaged or cannot be read; RunNotFoundError
+    where the store has no such run; CollectorError where the archive does not answer.
     """
     check_apart(store, run, shelf)
     parts = _parts_in(store, run)
@@ -106,9 +109,9 @@ def archive_served(
 ) -> ArchiveResult:
     """Archive a run that collectors serve, or that is in another archive; no note is written.
 
-    location: where the run is.
-    Raises what `archive_run` raises, but no RunBusyError for a run that is being written: only its
-    collectors know that.
+    location: where the run is. run: the run's name. shelf, progress: as for `archive_run`.
+    Raises what `archive_run` raises. But a run that is being written raises no RunBusyError, since
+    only its collectors know that.
     """
     parts = _parts_at(location, run)
     scratch = tempfile.TemporaryDirectory
@@ -116,11 +119,11 @@ def archive_served(
 
 
 def plan_archive(store: Path, run: str, shelf: Shelf) -> ArchivePlan:
-    """Return what `archive_run` would do; nothing is written.
+    """Return what `archive_run`, given these arguments, would do; nothing is written.
 
-    Raises the errors of `archive_run`, but for what only archiving finds: damaged rows and values,
-    another archiver at work, and another recording in the archive (which is found here too if
-    several collectors recorded the run).
+    Raises the errors of `archive_run`, except those that only archiving can find: damaged rows and
+    values, another archiver at work, and another recording in the archive. (The last is found here
+    too if several collectors recorded the run.)
     """
     check_apart(store, run, shelf)
     folder = ShelfWithin(shelf, f"{run}.zarr")
@@ -138,7 +141,7 @@ def plan_archive(store: Path, run: str, shelf: Shelf) -> ArchivePlan:
 
 
 def plan_served(location: Location, run: str, shelf: Shelf) -> ArchivePlan:
-    """Return what `archive_served` would do; nothing is written.
+    """Return what `archive_served`, given these arguments, would do; nothing is written.
 
     Raises the errors of `archive_served`, except for those that `plan_archive` does not raise.
     """
@@ -169,11 +172,15 @@ def _sent(  # each argument has a meaning of its own
     scratch: Scratch,
     progress: Progress | None,
 ) -> list[SentRank]:
-    """Send all parts into the archive, then the run's zarr.json and index; return what was sent.
+    """Send all parts into the archive, then the run's zarr.json and index; return the parts sent.
 
-    parts: readers of what the store holds of each rank. Of a run that several collectors recorded,
-        ranks that have ended are sent even if other ranks have not: else two collectors could each
-        wait for a part that the other one holds.
+    Of a run that several collectors recorded, ranks that have ended are sent even if other ranks
+    have not: else two collectors could each wait for a part that the other one holds.
+
+    location: where the run is. parts: readers of what is there of each rank. scratch: makes a
+        temporary folder, in which one part is sealed (compressed). progress: called before each
+        part with the number of parts done and of all parts.
+
     Raises NotEndedError where a rank has not ended: for a run of several collectors after the other
     ranks were sent, else before anything is sent. Also raises what `archive_run` raises.
     """
@@ -214,10 +221,10 @@ def _ranks(parts: Sequence[RankReader]) -> tuple[int, ...]:
 
 
 def _parts_in(store: Path, run: str) -> list[RankReader]:
-    """Return readers of the parts of a run in a directory, which nobody may be writing.
+    """Return readers of the parts of a run in the directory `store`.
 
-    Raises RunBusyError for a run that is written, StoreError for a rank that was copied while it
-    was written and lacks its end, RunNotFoundError.
+    Raises RunBusyError for a run that a living process writes, StoreError for a rank that was
+    copied while it was written and lacks its end, RunNotFoundError where the store lacks the run.
     """
     if is_written(store, run):
         raise RunBusyError(
@@ -243,9 +250,11 @@ def _parts_at(location: Location, run: str, where: str = "") -> list[RankReader]
 
 
 def _scratch(store: Path, run: str) -> tempfile.TemporaryDirectory[str]:
-    """Return a temporary folder on the store's disk, to seal a rank in, as a context manager.
+    """Return a context manager that gives a temporary folder on the store's disk.
 
-    A folder that a killed archiver leaves is deleted after a day. Raises StoreError.
+    A rank is sealed (compressed) in the folder. The folder is deleted when the context ends, or,
+    where the archiver was killed, after a day.
+    Raises StoreError where the folder cannot be made.
     """
     with store_errors(f"cannot seal {run!r} in {escape(str(store))}"):
         (folder := hidden(store) / "tmp").mkdir(parents=True, exist_ok=True)

@@ -66,9 +66,9 @@ class Tables:
 
     The lists may grow, but an entry that is in a list never changes.
 
-    series: (name, kind, text of the mode), as ("fc2.bias", "grad", "all").
-    layouts: (torch's name of the dtype, shape). sizes: the bytes of one record of each layout.
-    phases: the names of phases, as "train".
+    series: each a (name, kind, text of the mode), such as ("fc2.bias", "grad", "all"). layouts:
+        each a (torch's name of the dtype, shape). sizes: the bytes of one record of each layout.
+        phases: the names of phases, such as "train".
     """
 
     series: Sequence[Series]
@@ -81,8 +81,10 @@ class Tables:
 class Misfit:
     """A record that cannot be stored, and the reason; a gap is stored in its place.
 
-    For instance, its step is beyond 64 bits, or its values do not have the shape that it states.
-    A gap counts observations of a tensor that were not recorded, and says why.
+    For instance, a record's step is beyond 64 bits, or its values do not have the shape that it
+    states. A gap counts observations of a tensor that were not recorded, and says why.
+
+    name, kind, mode: the record's series. step: the record's step, limited to 64 bits.
     """
 
     name: str
@@ -95,7 +97,8 @@ class Misfit:
 def layout_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     """Return how many bytes a tensor of this dtype (torch's name) and shape takes in storage.
 
-    Raises UnknownDTypeError, or StoreError for a shape that no tensor can have.
+    Raises UnknownDTypeError for a dtype that cannot be stored, StoreError for a shape that no
+    tensor can have.
     """
     kind = dtypes.dtype(dtype)
     if len(shape) > MAX_DIMS or any(size < 0 for size in shape):

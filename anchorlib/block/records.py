@@ -23,10 +23,11 @@ _JOINED_BYTES: Final = 1 << 14  # of one record: larger ones are not copied
 
 
 def block_of(records: Sequence[Record]) -> RowBlock:
-    """Make one block of `records`, each of which has its summary; only small values are copied.
+    """Return one block of `records`; only small values are copied.
 
-    A record that is inconsistent (a number too large for its column, values of another shape than
-    it states) is left out, and listed in the block's `misfits`; the other records are kept.
+    A record that does not fit (without a summary, with a number too large for its column, or with
+    values of another shape than it states) is left out, and listed in the block's `misfits`. The
+    other records are kept.
     """
     try:
         return _block(records)
@@ -109,10 +110,11 @@ def _values(record: Record) -> Buffer | None:
 
 
 def payloads_of(values: Sequence[Buffer | None]) -> tuple[list[Buffer], Array, Array]:
-    """Return a RowBlock's (`payloads`, `source`, `starts`) for these values, one per record.
+    """Return the fields `payloads`, `source` and `starts` of a `RowBlock` with these values.
 
     values: the bytes of each record; None for a record without values.
-    Small values are copied together into the first buffer; each larger value is a buffer itself.
+    Values of at most 16 KiB are copied together into the first buffer; each larger value is a
+    buffer of its own, and not copied.
     """
     small: list[Buffer] = []
     payloads: list[Buffer] = [b""]
@@ -133,9 +135,9 @@ def payloads_of(values: Sequence[Buffer | None]) -> tuple[list[Buffer], Array, A
 
 
 def records_of(block: RowBlock, rank: int = 0) -> list[Record]:
-    """Make a `Record` of each record of a block; its values share the block's memory.
+    """Return the records of a block as `Record` objects, whose values share the block's memory.
 
-    rank: the rank that the block's records belong to.
+    rank: the rank that the block's records belong to; a block itself does not say it.
     """
     ends = np.cumsum(block.columns["bins"]).tolist()
     return [_record(block, row, end, rank) for row, end in enumerate(ends)]

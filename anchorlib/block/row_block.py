@@ -20,12 +20,14 @@ class RowBlock:
 
     columns: name → array, for each name in `COLUMNS`, with one entry per record. "series", "layout"
         and "phase" hold indices into `tables`; "bins" says how many bins the record's histogram
-        has; the other columns are fields of `Record` and of its summary.
+        has; the other columns are fields of `Record`, its coordinates and its summary.
     digest: shape (records, 2), the big-endian halves of the xxh3-128 hash of each record's values.
-    kept: for each record, whether its values are in the block. They lie in `payloads[source]` from
-        byte `starts` on, as many bytes as the record's layout has. For a record without values,
-        `source` and `starts` mean nothing.
-    exponents, elements: exponent and count of each histogram bin, record after record.
+    kept: for each record, whether its values are in the block.
+    payloads, source, starts: where the values are. Those of record i lie in `payloads[source[i]]`
+        from byte `starts[i]` on, as many bytes as the record's layout has. For a record without
+        values, `source` and `starts` mean nothing.
+    exponents, elements: exponent and count of each bin of the records' histograms (log2 of the
+        magnitudes), record after record.
     misfits: records that could not be written into the columns, and why.
     """
 
@@ -45,7 +47,7 @@ class RowBlock:
 
     @property
     def sizes(self) -> Array:
-        """Bytes of each record's values; 0 for a record whose values are not kept."""
+        """The number of bytes of each record's values; 0 for a record without values."""
         sizes: Array = np.array(self.tables.sizes, np.int64)[self.columns["layout"]]
         return np.where(self.kept, sizes, 0)
 
@@ -72,7 +74,9 @@ class RowBlock:
     def cut(self, bounds: Sequence[int]) -> Iterator[RowBlock]:
         """Yield a block of the records from each index in `bounds` up to the next index, exclusive.
 
-        Records before the first index, and from the last index on, are in no block.
+        bounds: indices of records, ascending. Records before the first index, and from the last
+            index on, are in no block.
+
         The blocks share the memory of this block, and have no misfits.
         """
         bins = np.concatenate([[0], np.cumsum(self.columns["bins"])]).astype(np.int64)
@@ -91,10 +95,10 @@ class RowBlock:
             )
 
     def without_values(self, bare: Array) -> RowBlock:
-        """Return this block without the values of the records where `bare` is true.
+        """Return a block of all records, without the values of the records where `bare` is true.
 
         bare: an array with one bool for each record of the block.
-        The flag VALUE_DROPPED is set on those records that had values before.
+        In the returned block, the flag VALUE_DROPPED is set on those records that had values here.
         """
         flags = self.columns["flags"].copy()
         flags[bare & self.kept] |= int(Flag.VALUE_DROPPED)
@@ -110,9 +114,10 @@ class RowBlock:
         return self.only(np.zeros(len(self), bool))
 
     def only(self, chosen: Array) -> RowBlock:
-        """Return a block of the records for which `chosen`, one bool per record, is true.
+        """Return a block of the records for which `chosen` is true.
 
-        The block keeps all misfits of this block.
+        The returned block has all misfits of this block.
+        chosen: an array with one bool for each record of the block.
         """
         bins = np.repeat(chosen, self.columns["bins"].astype(np.int64))
         return replace(
@@ -131,13 +136,20 @@ class RowBlock:
         return self if rows <= 0 else self.only(np.arange(len(self)) >= rows)
 
     def misfit(self, row: int, reason: str) -> Misfit:
-        """Return the `Misfit` of the record at `row`: `reason` says why it cannot be stored."""
+        """Return a `Misfit` for the record at index `row`; the block is not changed.
+
+        reason: why the record cannot be stored.
+        """
         name, kind, mode = self.tables.series[self.columns["series"][row]]
         return Misfit(name, kind, mode, int(self.columns["step"][row]), reason)
 
 
 def joined_blocks(blocks: Sequence[RowBlock]) -> RowBlock:
-    """Concatenate blocks, at least one, that have the same tables, into one block."""
+    """Return one block of all records and misfits of `blocks`, in order; values are not copied.
+
+    blocks: at least one; their tables must be the same lists, which may have grown meanwhile: the
+        last block's tables are used.
+    """
     if len(blocks) == 1:
         return blocks[0]
     offsets = np.cumsum([0, *(len(block.payloads) for block in blocks[:-1])]).tolist()

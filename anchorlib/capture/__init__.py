@@ -1,4 +1,4 @@
-"""Recording: the only part of anchorlib that knows torch.
+"""Recording: the part of anchorlib that runs inside a PyTorch training and observes its tensors.
 
 sessions      sessions by start, the environment or `anchor run`: their settings and watches
 models        a watched model: outputs, inputs, parameters, buffers

@@ -31,7 +31,7 @@ def skip_frames(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def never_traced(function: Callable[P, R]) -> Callable[P, R]:
-    """Have dynamo always run `function` as plain Python: a compiled caller breaks its graph.
+    """Have dynamo always run `function` as plain Python, with a graph break in a compiled caller.
 
     Returns `function`, to be used as a decorator.
     """
@@ -40,9 +40,10 @@ def never_traced(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def assume_constant(function: Callable[P, R]) -> Callable[P, R]:
-    """Have dynamo run `function` while it traces, and make the result a constant in the graph.
+    """Have dynamo run `function` while it traces a call, and put the result into the graph.
 
-    Returns `function`, to be used as a decorator.
+    The result is a constant there: the function does not run when the graph runs. Returns
+    `function`, to be used as a decorator.
     """
     mark_constant(function)
     return function

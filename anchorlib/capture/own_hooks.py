@@ -58,10 +58,10 @@ _lock = Lock()  # sessions may begin and end in several threads
 
 
 class OwnHook:
-    """A hook of ours, recognized by its class in whatever dict it is.
+    """A hook of ours, which is recognized by this class in any of torch's dicts of hooks.
 
     If other code pickles such a hook, a function that does nothing is pickled in its place, which
-    loads without anchorlib. A bound method would be pickled with the whole session.
+    loads without anchorlib. (A bound method as a hook would be pickled with the whole session.)
     """
 
     __slots__ = ()
@@ -76,8 +76,8 @@ class OwnHook:
 class HookHandle:
     """A handle on a hook of ours in torch's dicts of hooks, by which the hook can be removed.
 
-    number: the entry's key. dicts: the dict of hooks, and dicts of flags in which the hook has an
-        entry too.
+    number: the hook's key in the dicts. dicts: the dict of hooks first, then the dicts of flags in
+        which the hook has an entry too.
     """
 
     __slots__ = ("_dicts", "_number")
@@ -88,7 +88,7 @@ class HookHandle:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the object with the hook has been freed."""
+        """Whether the module, optimizer or tensor that had the hook has been freed."""
         return self._dicts[0]() is None
 
     def remove(self) -> None:
@@ -100,10 +100,11 @@ class HookHandle:
 
 
 def add_hook(hooks: Any, hook: Callable[..., Any], *marks: Any, first: bool = False) -> HookHandle:
-    """Add `hook` to the dict `hooks`; return a handle that removes the hook.
+    """Add `hook` to the dict `hooks`; return a handle by which the hook can be removed.
 
-    marks: dicts of flags; an entry with the hook's number in such a dict tells torch how to call
-        the hook. first: whether `hook` is put before all other hooks in `hooks`, not behind them.
+    hooks: one of torch's dicts of hooks. marks: dicts of flags; an entry with the hook's number in
+        such a dict tells torch how to call the hook. first: whether `hook` is put before all other
+        hooks in `hooks`, not behind them.
     """
     number = -next(_numbers)
     for one in (hooks, *marks):
@@ -116,7 +117,8 @@ def add_hook(hooks: Any, hook: Callable[..., Any], *marks: Any, first: bool = Fa
 def _handle_of(handle: Any) -> HookHandle:
     """Return a handle of ours for a hook that was registered by torch's public method.
 
-    handle: what the method returned. The hook has a number from torch, as the user's hooks have.
+    Such a hook has a number from torch, as the user's hooks have.
+    handle: what torch's method returned.
     """
     return HookHandle(handle.id, (handle.hooks_dict_ref(),))
 
@@ -126,7 +128,8 @@ def add_forward_pre_hook(
 ) -> HookHandle:
     """Register `hook` to be called before the forward of `module` and before its other hooks.
 
-    kwargs: whether `hook` is given keyword arguments too. Returns a handle that removes the hook.
+    kwargs: whether `hook` is given the forward's keyword arguments too.
+    Returns a handle by which the hook can be removed.
     """
     dicts = forward_pre_hook_dicts(module)
     if dicts is None:
@@ -138,10 +141,10 @@ def add_forward_pre_hook(
 def add_forward_hook(
     module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = False, always: bool = False
 ) -> HookHandle:
-    """Register `hook` to be called after the forward of `module`; return a handle that removes it.
+    """Register `hook` to be called after the forward of `module`; return a handle to remove it.
 
-    kwargs: whether `hook` is given keyword arguments too. always: call it even if the forward
-        raised.
+    kwargs: whether `hook` is given the forward's keyword arguments too. always: whether `hook` is
+        called even if the forward raised.
     """
     dicts = forward_hook_dicts(module)
     if dicts is None:
@@ -156,7 +159,7 @@ def add_forward_hook(
 
 
 def add_tensor_hook(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> HookHandle:
-    """Register `hook` to be called with each gradient of `leaf`; return a handle that removes it.
+    """Register `hook` to be called with each gradient of `leaf`; return a handle to remove it.
 
     leaf: a tensor that no operation made.
     """
@@ -169,9 +172,9 @@ def add_tensor_hook(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> 
 def add_post_accumulate_grad_hook(
     leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]
 ) -> HookHandle:
-    """Register `hook` to be called with `leaf`, a DTensor, after each addition to its `grad`.
+    """Register `hook` to be called with `leaf` after each addition to `leaf.grad`.
 
-    Returns a handle that removes the hook.
+    leaf: a parameter that is a DTensor. Returns a handle by which the hook can be removed.
     """
     return _handle_of(leaf.register_post_accumulate_grad_hook(hook))
 
@@ -179,7 +182,7 @@ def add_post_accumulate_grad_hook(
 def add_step_pre_hook(optimizer: Optimizer, hook: Callable[..., Any]) -> HookHandle:
     """Register `hook` to be called before each step of `optimizer`, after its present hooks.
 
-    Returns a handle that removes the hook.
+    Returns a handle by which the hook can be removed.
     """
     hooks = step_pre_hooks(optimizer)
     return (
@@ -192,7 +195,7 @@ def add_step_pre_hook(optimizer: Optimizer, hook: Callable[..., Any]) -> HookHan
 def add_global_step_post_hook(hook: Callable[..., Any]) -> HookHandle:
     """Register `hook` to be called after each step of any optimizer.
 
-    Returns a handle that removes the hook.
+    Returns a handle by which the hook can be removed.
     """
     hooks = global_step_hooks(before=False)
     return (
@@ -205,7 +208,7 @@ def add_global_step_post_hook(hook: Callable[..., Any]) -> HookHandle:
 def add_global_step_pre_hook(hook: Callable[..., Any]) -> HookHandle:
     """Register `hook` to be called before each step of any optimizer.
 
-    Returns a handle that removes the hook.
+    Returns a handle by which the hook can be removed.
     """
     hooks = global_step_hooks(before=True)
     return (
@@ -218,8 +221,10 @@ def add_global_step_pre_hook(hook: Callable[..., Any]) -> HookHandle:
 class _Reduction:
     """A function by which `pickle` and `copy` take an OrderedDict apart, without hooks of ours.
 
-    before: the function that `copyreg` had for OrderedDicts before, which is then called; None if
-        there was none. All open sessions share one _Reduction, since they may end in any order.
+    All open sessions share one _Reduction, since they may end in any order.
+
+    before: the function that `copyreg` had for OrderedDicts before; it takes apart what is left
+        without our hooks. None if there was none.
     """
 
     def __init__(self, before: Callable[..., Any] | None) -> None:
@@ -237,7 +242,10 @@ class _Reduction:
 
 
 def leave_out_of_copies() -> Callable[[], None]:
-    """Leave our hooks out of pickled and copied OrderedDicts; return a function to end that."""
+    """Leave our hooks out of pickled and copied OrderedDicts from now on, in the whole process.
+
+    Returns a function that ends this, unless another session still needs it.
+    """
     table: dict[type, Any] = copyreg.dispatch_table
     with _lock:
         there = table.get(OrderedDict)

@@ -9,10 +9,11 @@ The walk is made in the first two steps in which the tensor's site (its name, ph
 shape) occurs, and again after another name is anchored for the first time or a model is watched.
 Every other observation costs one dict lookup. The result is recorded as `Edges`.
 
-How a walk recognizes an anchored tensor is in `marks`.
+`marks` describes how a walk recognizes an anchored tensor.
 
-Only edges between forward values are recorded. The parents of gradients, updates and optimizer
-state follow from those edges: see `anchorlib.diagnosis.causes.Lineage`.
+Only edges between forward values are recorded: each says from which tensors (its parents) a value
+was computed. The parents of gradients, updates and optimizer state follow from those edges: see
+`anchorlib.diagnosis.causes.Lineage`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ Here = tuple[tuple[object, ...], torch.Size]  # pass, call and phase; shape
 class LineageTracker:
     """Finds from what each anchored tensor of one session was computed.
 
-    tell: called with edges (see `anchorlib.record.Edges`) that were not stated before.
+    tell: called with the edges of a tensor (see `anchorlib.record.Edges`), if they were not given
+        to it before.
     """
 
     def __init__(self, tell: Callable[[Edges], None]) -> None:
@@ -76,11 +78,13 @@ class LineageTracker:
         shape: torch.Size | None = None,
         given: Given | None = None,
     ) -> None:
-        """Find from what `x`, observed at `at`, was computed; mark `x` so that walks end at `x`.
+        """Find from what `x`, observed at `at`, was computed; mark `x`, so that walks end at `x`.
 
         plan: what is recorded of `x`, with its name. node: the autograd node that made `x`; None
-            for a leaf. grad: whether the gradient of `x` may be recorded. shape: the shape of `x`,
-            if the caller has it. given: the module whose output `x` is, with its arguments.
+            for a leaf or a tensor without a graph. grad: whether the gradient of `x` may be
+            recorded. shape: the shape of `x`; None if the caller does not know it. given: the
+            module whose output `x` is, with the arguments of its call; None for other tensors.
+
         Does nothing for a tensor of which neither value nor gradient is recorded, or that a
         functorch transform wraps. Raises nothing.
         """
@@ -98,7 +102,8 @@ class LineageTracker:
     def see_buffer(self, name: str, at: CallCoordinates, shape: tuple[int, ...]) -> None:
         """State, once for each phase, that it is unknown what the buffer `name` was computed from.
 
-        A buffer is recorded when a pass begins, and no autograd graph shows what wrote the buffer.
+        To state is to call `tell` with edges. A buffer is recorded when a pass begins, and no
+        autograd graph shows what wrote the buffer.
         """
         if (name, at.phase) not in self._buffers:
             self._buffers.add((name, at.phase))
@@ -114,15 +119,17 @@ class LineageTracker:
         *,
         grad: bool,
     ) -> bool:
-        """Walk from a site that may have new edges, and return whether `x` is to be marked.
+        """Walk back from `x` unless that was done before; return whether `x` is to be marked.
 
-        A site is a name, phase, pass, call and shape; edges say from what a tensor was computed.
+        Walks are counted by site: name, phase, pass, call and shape. A walk is made in the first
+        two steps of a site, and again after another name was anchored or a model was watched.
         False is returned where neither value nor gradient of `x` is recorded, or where a functorch
         transform wraps `x`.
 
-        grad: whether the gradient of `x` may be recorded. here: the key under which `plan`
-            remembers that the site was walked from; None for a nested tensor, each of which has a
-            size of its own, so that remembering them all would never end.
+        here: the key under which `plan` remembers that the site needs no walk; None for a nested
+            tensor, since each has another size, and remembering all of them would never end.
+
+        The other arguments are those of `see`.
         """
         _step, pass_index, call, phase = at
         site = (plan.name, phase, pass_index, call, known_sizes(x))
@@ -162,13 +169,14 @@ class LineageTracker:
         self._tell_new(site, at.step, ancestry, follows=follows)
 
     def _tell_new(self, site: Site, step: int, ancestry: Ancestry, *, follows: bool) -> None:
-        """State what the tensor at a site was computed from, unless that is stated already.
+        """Call `tell` with what the tensor at a site was computed from, if that was not told yet.
 
-        A site is a name, phase, pass, call and shape. `ancestry` is compared with the last
-        statement for the site; if there is none, with the first for its name, phase and call.
+        A site is a name, phase, pass, call and shape. `ancestry` and `follows` are compared with
+        what was told last for the site; if nothing was, with what was told first for its name,
+        phase and call.
 
-        step: the step from which on the statement is true. follows: whether the gradient of the
-            tensor is recorded.
+        step: the step in which `ancestry` was found, from which on it holds. ancestry: from what
+            the tensor was computed. follows: whether the gradient of the tensor is recorded.
         """
         name, phase, pass_index, call, shape = site
         first, content = (name, phase, call), hash((ancestry, follows))
@@ -188,5 +196,5 @@ class LineageTracker:
             )
 
     def close(self) -> None:
-        """Remove the marks of anchored tensors from those that outlive the session."""
+        """Remove the session's marks from tensors that outlive the session."""
         self.marks.close()

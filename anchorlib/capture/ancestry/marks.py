@@ -63,13 +63,17 @@ class Marks:
             self._mark_leaf(x, mark)
 
     def mark_memory(self, x: torch.Tensor, *, name: str, at: CallCoordinates) -> None:
-        """Note that the memory of `x` holds the tensor `name` observed at `at`."""
+        """Note that the memory of `x` holds the tensor `name` observed at `at`.
+
+        `mark_of_memory` then finds this mark for other tensors in that memory.
+        """
         self._storages.note(x, (self._token, name, at))
 
     def mark_of(self, node: Any, number: int) -> Mark | None:
-        """Return the mark of output `number` of the autograd node `node`; None if not anchored.
+        """Return the mark of a node's output; None if that output was not anchored.
 
         A mark has the name and the coordinates of the anchored tensor.
+        node: an autograd node. number: which of the node's outputs, from 0 on.
         """
         return self._ours(node.metadata.get(_key(number)))
 
@@ -83,8 +87,8 @@ class Marks:
     def mark_of_memory(self, x: torch.Tensor) -> tuple[Mark, str] | None:
         """Return the mark of the anchored tensor that has the memory of `x`; None if none has.
 
-        A mark has the tensor's name and coordinates. The second value says how `x` differs from
-        that tensor: "detach" or "view", or "" if it does not.
+        A mark has the anchored tensor's name and coordinates. The second value says how `x` differs
+        from the anchored tensor: "detach" or "view", or "" if it does not.
         """
         known = self._storages.anchored_tensor_of(x)
         return known if known is not None and known[0][0] is self._token else None
@@ -98,7 +102,7 @@ class Marks:
         self._leaves.append(add_tensor_hook(leaf, _LeafMark(mark)))
 
     def close(self) -> None:
-        """Remove the marks from leaves, which may outlive the session."""
+        """Remove the marks from leaves, which may outlive the session, and forget all memory."""
         for hung in self._leaves:
             hung.remove()
         self._leaves.clear()

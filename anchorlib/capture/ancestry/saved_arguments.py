@@ -17,7 +17,8 @@ the difference.
 torch gives each type of node a getter for each saved argument (`_saved_eps`). The getters are taken
 from the type's own dict, because a custom `torch.autograd.Function` may have attributes with such
 names. A saved tensor is never unpacked: that could run hooks of the user's or change graphs. Only
-numbers, small masks and small operands that need no gradient are read, by `_raw_saved_other`.
+numbers, small masks and small operands that need no gradient are read, by getters such as
+`_raw_saved_other`. Small means that the memory of the tensor has at most 64 KiB.
 """
 
 from __future__ import annotations
@@ -124,7 +125,11 @@ def _describes_elements(text: str) -> bool:
 
 
 def _outputs(node: Any) -> str:
-    """Return which outputs of its input nodes `node` takes, as "outputs=(1)"; "" if all are 0."""
+    """Return which outputs of earlier nodes the autograd node `node` takes, as "outputs=(0, 1)".
+
+    The numbers are in the order of the node's inputs; an input that autograd does not follow has
+    none. Return "" if all numbers are 0.
+    """
     numbers = [number for source, number in node.next_functions if source is not None]
     return f"outputs=({', '.join(map(str, numbers))})" if any(numbers) else ""
 
@@ -134,6 +139,9 @@ def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
 
     Arguments without a text are shapes, large tensors, and tensors that the operation made itself.
     An argument is freed by a backward that has run.
+
+    name: the name of the getter, such as "_saved_eps". getters: the getters of the node's type, by
+        name.
     """
     short = name.removeprefix(SAVED)
     if short.endswith(_SIZES) or "_sym_" in short:
@@ -202,7 +210,7 @@ def _factor(tensor: Any) -> str:
 
 
 def _operand(tensor: Any) -> str:
-    """Return a text of a small operand that autograd does not follow; "" for any other tensor.
+    """Return a text on a small operand that autograd does not follow; "" for any other tensor.
 
     For integers the text has their number, their bounds and the first digits of the digest that a
     record of them has. For float32 and float64 it has the number of elements, their mean, their
@@ -223,7 +231,7 @@ def _operand(tensor: Any) -> str:
 
 
 def _state(tensor: Any) -> str:
-    """Return "zeros" or "given" for the state with which a recurrent layer begins.
+    """Return "zeros" if the state with which a recurrent layer begins is all zeros, else "given".
 
     A layer begins with zeros where no state is carried to it. "" is returned for a state whose
     elements `_elements` does not return.
@@ -235,13 +243,20 @@ def _state(tensor: Any) -> str:
 
 
 def _several(saved: tuple[Any, ...]) -> str:
-    """Return the texts of the indices of all indexed axes; "" where an index has no text."""
+    """Return the texts of the indices by which axes are indexed; "" where any has no text.
+
+    saved: the saved index of each axis; its data are None where the axis is not indexed.
+    A single text stands alone; several are joined in brackets.
+    """
     texts = [_operand(one.data) for one in saved if one.data is not None]
     return "" if not all(texts) else texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 
 def _mask(mask: Any) -> str:
-    """Return how many elements of a small CPU mask are set, and its digest; "" for other masks."""
+    """Return a text on a small CPU mask, such as "6 of 16 (1f0c9a)"; "" for any other tensor.
+
+    It says how many elements are set, of how many, and the mask's digest.
+    """
     values = _elements(mask) if mask.dtype == torch.bool else None
     if values is None:
         return ""
@@ -251,7 +266,7 @@ def _mask(mask: Any) -> str:
 def _once(tensor: Any) -> np.ndarray[Any, Any] | None:
     """Return the elements of a small CPU tensor, each expanded axis (stride 0) cut to length 1.
 
-    None where `_elements` returns None.
+    Return None where `_elements` returns None.
     """
     values = _elements(tensor)
     if values is None:

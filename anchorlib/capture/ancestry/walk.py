@@ -1,7 +1,8 @@
 """The walk from a tensor back to the nearest anchored tensors and parameters before it.
 
-The walk follows autograd's graph. A tensor without a graph is recognized by its memory, or by the
-module that returned it. The marks by which a walk recognizes anchored tensors are in `marks`.
+The walk follows autograd's graph. From a tensor without a graph, the walk goes to the anchored
+tensor in the same memory, or to the arguments of the module that returned the tensor. A mark is
+what shows that a tensor is anchored: see `marks`.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ class Ancestry(NamedTuple):
 class Walk:
     """A walk from a tensor back to the nearest marked tensors and parameters.
 
-    marks: how anchored tensors are recognized. name, at: the tensor's name and coordinates. given:
-        the module whose output the tensor is, with its arguments.
+    marks: how anchored tensors are recognized. name, at: the name and coordinates of the tensor
+        from which the walk begins. given: the module whose output that tensor is, with the
+        positional and keyword arguments of its call; None for other tensors.
     """
 
     def __init__(
@@ -59,8 +61,9 @@ class Walk:
     def back_from(self, x: torch.Tensor) -> Ancestry:
         """Return the nearest anchored tensors and parameters, and the operations from them to `x`.
 
-        `Ancestry.missing` says why tensors or parameters may be missing. After more than 10,000
-        operations, no operations are returned.
+        `Ancestry.missing` has the reasons why tensors or parameters may be missing; it is empty if
+        none are. If the walk meets more than 10,000 operations, it ends there, and no operations
+        are returned.
         """
         root: Any = x.grad_fn
         if root is None:
@@ -96,9 +99,9 @@ class Walk:
         )
 
     def _leaf(self, x: torch.Tensor) -> Ancestry:
-        """Return the ancestry of a leaf: no operations, and perhaps one parent.
+        """Return the ancestry of a leaf: no operations, and one parent or none.
 
-        The parent is the same tensor under another name, as an anchored tensor or a parameter.
+        The parent is the leaf itself under another name: that of an anchor or a parameter.
         """
         mark = self._marks.mark_of_leaf(x)
         parent = None if mark is None or mark[1] == self._own[0] else self._parent(mark, x)
@@ -110,8 +113,9 @@ class Walk:
     def _unfollowed(self, x: torch.Tensor) -> Ancestry:
         """Return the ancestry of `x`, a tensor without a graph.
 
-        Its parent is the anchored tensor that has the memory of `x` (under another name, detached,
-        or viewed). Without one, its parents are those of a module's output: see `_made_by`.
+        The parent of `x` is the anchored tensor that has the memory of `x` (under another name,
+        detached, or viewed). If there is none, and `x` is the output of a module, the parents are
+        those that `_made_by` finds.
         """
         held = self._held(x)
         if held is None:
@@ -123,7 +127,8 @@ class Walk:
     def _made_by(self, given: Given) -> Ancestry:
         """Return the ancestry of a module's output that has no graph.
 
-        Its parents are the module's arguments and own parameters.
+        Its parents are the anchored tensors among the module's arguments, and the module's own
+        parameters. given: the module, with the arguments of its call.
         """
         for tensor in _tensors(given):
             parent = self._parent_of(tensor)
@@ -150,10 +155,11 @@ class Walk:
         return None if held is None else held[0]
 
     def _held(self, x: torch.Tensor) -> tuple[Parent, str] | None:
-        """Return the anchored tensor in whose memory `x` lies, and how the two differ; else None.
+        """Return the anchored tensor in whose memory `x` lies, and how `x` differs from it.
 
-        `x` differs by "detach" or "view"; "" says that it does not differ. None is also returned
-        where that tensor is `x` itself, or has the name of `x` and was observed in another pass.
+        `x` differs by "detach" or "view"; "" says that it does not differ. None is returned where
+        no anchored tensor has the memory of `x`. It is also returned where the anchored tensor is
+        the one from which the walk began, or has its name and was observed in another pass.
         """
         known = None if is_wrapped(x) else self._marks.mark_of_memory(x)
         if known is None:
@@ -169,9 +175,11 @@ class Walk:
     def _collect(self, root: Any) -> dict[Any, list[Any]]:
         """Return all nodes from `root` back to the parents, each with the list of its inputs.
 
+        root: the autograd node that made the tensor from which the walk begins.
         An input is another node, or a number as in `Edges.inputs`: -k for the k-th parent, 0 for a
-        value that autograd does not follow. The search ends after more than _MAX_NODES nodes.
-        The parents that it finds, and the reasons why others may be missing, are noted in the walk.
+        value that autograd does not follow. The search ends once more than 10,000 nodes are found.
+        The parents found are added to `_parents`, and the reasons why others may be missing to
+        `_missing`.
         """
         nodes: dict[Any, list[Any]] = {}
         waiting = [root]

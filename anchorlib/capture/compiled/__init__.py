@@ -1,5 +1,8 @@
 """Anchors in code that `torch.compile` compiles.
 
+dynamo, the tracer of torch.compile, traces Python code into a graph of operators. An anchor leaves
+operators in the graph that record a tensor whenever the graph runs.
+
     anchors             what dynamo traces at an anchor
     traced_constants    functions whose results dynamo puts into the graph as constants
     anchor_operators    operators that anchors leave in the graph
@@ -15,8 +18,8 @@
     output_gradients    gradients of graph outputs
     caches              code compiled without our hooks
 
-The rest of `capture` imports from this `__init__` alone. Of `capture` these files import the eager
-observer, the recorder, the clock, the snapshot and the marks for dynamo, and nothing above those.
+The rest of `capture` imports from this `__init__` alone. These files import nothing of `models`,
+`optimizers`, `inline` or `sessions`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""The operators that anchors leave in compiled code, and what calls each of them.
+"""The operators that anchors leave in compiled code; each calls the session's observer.
 
-    value     observes a tensor's value; returns its `where`   call    counts a call, no tensor
-    gradient  observes a gradient, in backward                 notice  notes that a gradient came
-    leaf      observes the gradient of a leaf                  refuse  raises an error of tracing
+    value     observes a tensor's value, and returns `where`
+    call      counts a call for which no tensor is observed, and returns `where`
+    gradient  observes a gradient, in backward
+    notice    notes that a gradient came, and records nothing
+    leaf      observes the gradient of a leaf
+    refuse    raises an error that was found while tracing
 
 `where` is the coordinates of the observation as a small tensor (see `coordinates_tensor`). `refuse`
 is an operator because dynamo wraps an exception that is raised while it traces; an exception that
@@ -34,7 +37,10 @@ current: Callable[[], CompiledObserver | None] = _nobody
 
 
 def connect(source: Callable[[], CompiledObserver | None]) -> None:
-    """Set the function that returns the observer of the active session, or None without one."""
+    """Set the function by which operators find the observer of the active session.
+
+    source: returns that observer; None while no session is active.
+    """
     global current  # noqa: PLW0603  # set once, at import
     current = source
 

@@ -39,9 +39,12 @@ _CONSTANTS = (str, int, float, bytes, bool, NoneType)
 def anchor_compiled(x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: bool) -> None:
     """Leave the operators of an anchor of `x` in the graph that is being traced.
 
-    grad: whether the gradient of `x` is recorded; else the anchor only notes that a gradient came.
-    Where an argument is wrong, or this torch is too old, an operator that raises the error when it
-    runs is left instead. Under `torch.export` none is left, and the anchor is counted as skipped.
+    Where an argument is wrong, or this torch is too old, an operator is left instead that raises
+    the error when the operator runs. Under `torch.export` no operator is left, and the anchor's
+    value is counted as skipped.
+
+    name, mode, grad: as given to `anchor`. With grad=False the anchor only notes that a gradient
+        came.
     """
     if torch.compiler.is_exporting():
         traced_constants.count_skipped(name, "torch.export")
@@ -60,11 +63,14 @@ def anchor_compiled(x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: 
 def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False) -> None:
     """Leave operators in the traced graph which observe an input or output of a watched module.
 
-    watch: the number of the model's `ModelWatch`. root: whether `x` is an output of the whole
-        model: then an operator notes the arrival of a gradient even if nothing of `x` is recorded,
-        since a gradient ends a pass.
+    x: the input or output. name: the name under which `x` is recorded. watch: the number of the
+        model's `ModelWatch`. root: whether `x` is an output of the whole model: then an operator
+        notes the arrival of a gradient even if nothing of `x` is recorded, since a gradient ends a
+        pass.
+
     Without `root`, no operator is left where the `ModelWatch` selected neither value nor gradient
-    of `name`. Under `torch.export` none is left, and a selected tensor is counted as skipped.
+    of `name`. Under `torch.export` no operator is left at all, and a selected tensor is counted as
+    skipped.
     """
     value, grad = traced_constants.chosen(watch, name)
     if not (value or grad or root):
@@ -92,10 +98,11 @@ def enter_root(watch: int, *, training: bool) -> None:
 
 
 def leave_root(watch: int) -> None:
-    """Note, in the list of the graph's anchors, that the forward of a watched model has ended.
+    """Note, in the graph's program, that the forward of a watched model has ended.
 
-    If that list was empty, as after a graph break, an operator that notes the end when it runs is
-    left in the graph too: the graph may get no other operator. Does nothing under `torch.export`.
+    The program is the list of the graph's anchors, which takes effect when an operator of the
+    graph runs. If the list was empty, for instance after a graph break, an operator is left in the
+    graph for this purpose, since the graph may get no other. Does nothing under `torch.export`.
     watch: the number of the model's `ModelWatch`.
     """
     if torch.compiler.is_exporting():
@@ -112,7 +119,7 @@ class TracedPhase:
         self._name = name
 
     def __enter__(self) -> None:
-        """Note, in the list of the graph's anchors, that records carry the phase from here on.
+        """Note, in the program (list of the graph's anchors), that the phase begins here.
 
         For an invalid name, an operator is left that raises InvalidNameError when it runs.
         """
@@ -121,7 +128,7 @@ class TracedPhase:
             anchor_operators.refuse(*refusal)
 
     def __exit__(self, *_exception: object) -> None:
-        """Note, in the list of the graph's anchors, that the phase ends and the outer one holds."""
+        """Note, in the program (list of the graph's anchors), that the phase ends here."""
         traced_constants.add_phase(None)
 
 
@@ -135,11 +142,12 @@ def follow(x: torch.Tensor, hook: Hook) -> None:
 def _follow(
     x: torch.Tensor, where: torch.Tensor, fields: traced_constants.AnchorFields, use: str
 ) -> None:
-    """Hook the gradient of `x`, if `x` needs one.
+    """Hook the gradient of `x`, if `x` requires one.
 
     where: the coordinates of the value, as a small tensor. fields: the anchor's name, modes, the
-        number of its graph's program, and its index there. use: "gradient" records the gradient;
-        "notice" only notes that the gradient came, and puts no hook on a leaf; "" does nothing.
+        number of its graph's program (list of anchors), and its index there. use: what the hook
+        does. "gradient" records the gradient; "notice" only notes that the gradient came, and puts
+        no hook on a leaf; "" puts no hook on any tensor.
     """
     name, modes, program, site = fields
     if not x.requires_grad or not use:
@@ -178,7 +186,9 @@ def _noticing(where: torch.Tensor) -> Hook:
 def _described(mode: Any) -> Any:
     """Return `mode` as constants, classes and tuples of these, for `place_anchor`.
 
-    dynamo cannot pass on an object that traced code made, such as `EveryN(10)`.
+    dynamo cannot pass on an object that traced code made, such as `EveryN(10)`: a tuple marked by
+    `MadeMode` takes its place.
+    mode: as given to `anchor`.
     """
     if isinstance(mode, list | tuple):
         return tuple([_described(one) for one in mode])

@@ -20,7 +20,10 @@ _log = logging.getLogger("anchorlib")
 
 
 def forget_compiled_code() -> None:
-    """If any code was compiled, have it compiled anew at its next call, and log a warning."""
+    """Have all code that torch.compile has compiled in this process compiled anew when called next.
+
+    A warning is logged. Does nothing if no code was compiled.
+    """
     if forget_compiled():
         _log.warning(
             "anchorlib: watch() was called after code was compiled, which would not run its hooks: "
@@ -30,9 +33,9 @@ def forget_compiled_code() -> None:
 
 
 def take_hooks_inside(model: object) -> Callable[[], None] | None:
-    """Make a compiled model compile also the hooks that are on the model inside it.
+    """Have a compiled model run the hooks on the model inside it in its compiled code.
 
     model: the object that `torch.compile` returned; for any other object nothing is done.
-    Returns a function that undoes this; None where nothing was done.
+    Returns a function that undoes the change; None where nothing was done.
     """
     return compile_hooks_of(model)

@@ -37,15 +37,19 @@ class CompileWarnings:
     def tell_marks(self) -> None:
         """Warn of each mark that this torch's dynamo does not know.
 
-        A mark tells dynamo how to treat a function of ours (see `dynamo_marks`).
-        Does nothing while dynamo is not loaded, and after the marks were checked once.
+        A mark tells dynamo how to treat a function of ours (see `dynamo_marks`). The check is made
+        once, at the first call at which dynamo is loaded; other calls do nothing.
         """
         self._told_marks = self._told_marks or tell_marks()
 
     def overdue(self, upcoming: int | None) -> list[str]:
-        """Return the names of traced anchors that recorded nothing in a whole step; forget them.
+        """Return traced anchors that are overdue: they recorded nothing though a whole step passed.
 
-        upcoming: the step that begins now; None after the last step, when every anchor is overdue.
+        The names are returned, and removed from `declared`. An anchor that was traced in step n is
+        overdue from the beginning of step n + 2 on.
+
+        upcoming: the step that begins now; None after the last step: then all anchors in
+            `declared` are overdue.
         """
         # Code that is compiled at the end of a step runs in the next step.
         due = [

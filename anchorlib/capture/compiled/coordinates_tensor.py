@@ -30,9 +30,10 @@ class PackedCoordinates:
         self._phases: list[str] = []
 
     def encode(self, at: CallCoordinates) -> tuple[int, ...]:
-        """Return `at` as five numbers, which stand for session, step, pass, call and phase.
+        """Return five numbers for `at`: session, step, pass, call and phase.
 
-        A phase gets a number when it is first seen.
+        Step, pass and call are those of `at`. Sessions are numbered in this process, and phases in
+        the session, in the order in which they are first seen.
         """
         if at.phase not in self._phases:
             self._phases.append(at.phase)

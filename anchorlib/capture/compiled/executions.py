@@ -1,6 +1,7 @@
 """Which execution of a graph an operator belongs to, and the coordinates of its anchor there.
 
-A graph's program is the list of its anchors in the order of the code; a site is an index in it.
+A graph's program is the list of its anchors in the order of the code; a site is an index in this
+list. An execution is one run of a graph.
 
     forward    the first operator of an execution replays the graph's program through the clock,
                which gives each site its coordinates, in whatever order the operators run
@@ -60,7 +61,10 @@ class Watched(Protocol):
 
 
 class _Execution:
-    """An execution of a graph; at: the coordinates of each site (index in the graph's program)."""
+    """An execution of a graph.
+
+    at: the coordinates of each anchor, by its site (the anchor's index in the graph's program).
+    """
 
     __slots__ = ("at", "node", "repeated", "seen")
 
@@ -74,9 +78,12 @@ class _Execution:
 class Executions:
     """The executions of compiled graphs in one session.
 
-    plan_of: returns, for a name and the text of its modes, the plan: what is recorded of the name;
-        None without a name, and where the name's watched model is not known. Calls without a plan
-        are not counted. watched: the watched models, by the number of their watch.
+    Calls without a plan are not counted.
+
+    plan_of: returns the plan of a name, that is, what is recorded of it. Its arguments are the name
+        and the text of the anchor's modes; it returns None without a name, and where the name's
+        watched model is not known. watched: the watched models, by the number of their
+        `ModelWatch`.
     """
 
     def __init__(
@@ -98,11 +105,12 @@ class Executions:
         self._again: dict[tuple[int, int], _Execution] = {}
 
     def forward(self, program: Program, site: int) -> CallCoordinates | None:
-        """Return the coordinates of the operator at `site` that runs in forward now.
+        """Return the coordinates of the operator that runs in forward now.
 
-        site: the index of the operator's anchor in the graph's program. None is returned where the
-            operator records nothing. Also notes which operators of the execution have run; the
-            first of them has all calls of the program counted.
+        Also notes that this operator of the execution has run. The first operator of an execution
+        has the calls of all anchors in the program counted, in the program's order.
+        site: the index of the operator's anchor in the graph's program.
+        Returns None where nothing is recorded or counted at this site.
         """
         event = program.events[site]
         if isinstance(event, AnchorPlace) and event.body:
@@ -121,11 +129,11 @@ class Executions:
     ) -> tuple[CallCoordinates | None, bool]:
         """Return the coordinates of a value that is seen in backward, and whether to record it.
 
-        site: the index of `place`, the operator's anchor, in the graph's program. The value is
-            recorded if the operator stands in a custom Function.backward. Otherwise activation
-            checkpointing repeats forward, where the value was recorded already.
-        The coordinates are None where nothing is recorded of the name, and where it is not known
-        which execution is repeated.
+        The value is to be recorded if the operator stands in a custom Function.backward. Otherwise
+        activation checkpointing repeats forward, where the value was recorded already.
+        site: the index of the operator's anchor in the graph's program. place: this anchor.
+        The coordinates are None where nothing is recorded of the name, where it is not known which
+        execution is repeated, and where the forward had no gradients.
         """
         if place.backward:
             plan = self._plan_of(place.name, place.modes)
@@ -139,8 +147,8 @@ class Executions:
     def gradient(self, program: Program, site: int) -> CallCoordinates | None:
         """Return the coordinates for the gradient at `site`, in the execution whose backward runs.
 
-        site: the index of the anchor in the graph's program. None is returned where the running
-            autograd node belongs to no known execution.
+        site: the index of the anchor in the graph's program.
+        Returns None where the running autograd node belongs to no known execution.
         """
         execution = self._of_node(program)
         return None if execution is None else execution.at.get(site)
@@ -156,7 +164,7 @@ class Executions:
     def end_step(self) -> None:
         """Forget the executions of the step that has ended, except the last 16 of each graph.
 
-        A backward that runs after the end of its step needs these 16.
+        These 16 are kept because a backward may run after the end of its step.
         """
         self._running.clear()
         self._again.clear()
@@ -202,10 +210,11 @@ class Executions:
     # -- backward
 
     def _bind(self, program: Program, execution: _Execution) -> None:
-        """Remember the autograd node that will run the execution's backward: the newest node.
+        """Remember that the newest autograd node will run the backward of this execution.
 
-        AOT autograd makes the node before it runs the graph with gradients disabled. A graph that
-        DDP has split has several such nodes. Does nothing while gradients are enabled.
+        AOT autograd makes that node before it runs the graph with gradients disabled. A graph that
+        DDP has split has several such nodes, each remembered. Does nothing while gradients are
+        enabled, since the newest node then belongs to other code.
         """
         node = next_sequence() - 1
         if node == execution.node or torch.is_grad_enabled():
@@ -221,9 +230,9 @@ class Executions:
         return None if recent is None else recent.get(_node_number())
 
     def _repeated(self, program: Program, site: int) -> _Execution | None:
-        """Return the execution that activation checkpointing repeats; None where unknown.
+        """Return the execution that activation checkpointing repeats in backward; None if unknown.
 
-        Also notes that the operator at `site` has run again.
+        Also notes that the operator at `site`, an index in `program`, has run again.
         """
         execution = self._of_node(program)
         if execution is None and _node_number() < 0:
@@ -241,9 +250,10 @@ class Executions:
     def _of_reentrant(self, program: Program, site: int) -> _Execution | None:
         """Return the execution that reentrant checkpointing repeats; None where it is not known.
 
-        Reentrant checkpointing ran the forward as another program, without gradients; the
-        coordinates of the calls of each name were remembered then.
-        site: the operator that runs, as an index in `program`.
+        Reentrant checkpointing ran the forward as another program, without gradients. The
+        coordinates that the calls of each name got then were remembered: they become those of the
+        execution that is returned.
+        site: the index of the running operator's anchor in `program`.
         """
         key = (program.number, _node_number())
         execution = self._again.get(key)

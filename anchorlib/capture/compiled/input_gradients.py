@@ -43,8 +43,8 @@ def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -
 def see_input(g: torch.Tensor | None, name: str, modes: str) -> None:
     """Report to the session's observer what a hook on a non-leaf input of compiled code was given.
 
-    g: the gradient of the input; None where no gradient reached the hook. name, modes: those of
-        the anchor.
+    g: the gradient of the input; None where no gradient reached the hook. name, modes: the name of
+        the input's anchor, and the text of its modes.
     """
     observer = anchor_operators.current()
     if observer is not None:
@@ -54,11 +54,12 @@ def see_input(g: torch.Tensor | None, name: str, modes: str) -> None:
 def remove_older_copies(
     hook: Callable[..., Any], *, keep: bool, **alike: object
 ) -> tuple[dict[str, Any], int]:
-    """Remove older copies of a hook from the leaf whose hooks run now.
+    """Remove the older copies of a hook from the leaf whose hooks run now.
 
-    The copies are the partials of `hook` whose keywords include `alike`. keep: whether the newest
-    copy stays, for another backward. Returns the keywords of the newest copy (empty without
-    copies), and the leaf's id (-1 if no leaf's hooks run).
+    The copies are the partials of `hook` that were made with the keyword arguments `alike` (and
+    perhaps others). keep: True keeps the newest copy, for another backward; False removes it too.
+    Returns the keyword arguments of the newest copy (empty without copies), and the leaf's id (-1
+    if no leaf's hooks run).
     """
     leaf = leaf_of(current_node())
     hooks = {} if leaf is None else hooks_of(leaf)

@@ -4,7 +4,7 @@ They are plain custom operators, which nothing orders: the compiler may run them
 than the program's (`executions` corrects their coordinates). torch has two ways to order operators,
 and neither can be used: operators with an effect token do not survive activation checkpointing, and
 an argument that all of them mutate would be saved for backward and changed before backward runs.
-Their names have a version, since compiled code cached on disk calls them by name.
+The operators' names have a version, since compiled code cached on disk calls them by name.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ _TAGS = tuple(
 def define(
     name: str, signature: str, kernel: Callable[..., Any], shape: tuple[int, ...] | None = None
 ) -> Any:
-    """Define and return the operator `anchorlib::name`, which runs `kernel`.
+    """Define and return an operator of torch in the namespace "anchorlib", which runs `kernel`.
 
-    signature: the arguments and result, as torch writes them after the name. shape: the shape of
-        the int64 CPU tensor that `kernel` returns; None where it returns nothing.
+    name: the operator's name, to which the version is appended. signature: its arguments and
+        result in torch's schema language, such as "(Tensor x, str name) -> Tensor". shape: the
+        shape of the int64 CPU tensor that `kernel` returns; None where `kernel` returns nothing.
     """
     full = f"{name}_{_VERSION}"
     _library.define(f"{full}{signature}", tags=_TAGS)
@@ -61,11 +62,11 @@ def define(
 
 
 def _enter_directly(operator: Any, kernel: Callable[..., Any]) -> None:
-    """Let Python code that calls `operator` with an ordinary tensor call `kernel` directly.
+    """Have Python calls of `operator` with an ordinary tensor call `kernel` without the dispatcher.
 
     The dispatcher would convert the arguments to C++ and back, only to call the same kernel. Calls
     under a dispatch or function mode, under a functorch transform, and from C++ still go through
-    the dispatcher.
+    the dispatcher, and so do calls whose first argument is no plain tensor.
     """
 
     def entry(dispatched: Callable[..., Any]) -> Callable[..., Any]:

@@ -35,8 +35,9 @@ class CompiledObserver:
     """Observes values and gradients for the operators in compiled code, for one session.
 
     observer: the session's observer of eager code, whose clock and recorder are used. plan_of:
-        returns, for a name and the text of its modes, the plan: what is recorded of the name; None
-        without a name, and where the name's watched model is not known.
+        returns the plan of a name, that is, what is recorded of it. Its arguments are the name and
+        the text of the anchor's modes; it returns None without a name, and where the name's watched
+        model is not known.
     """
 
     def __init__(
@@ -64,11 +65,12 @@ class CompiledObserver:
     # -- called by operators
 
     def value(self, x: torch.Tensor | None, anchor: AnchorReference) -> tuple[int, ...]:
-        """Observe `x` (None: only count the call), and return its coordinates as encoded numbers.
+        """Observe `x`, and return its coordinates as the five numbers of `where`.
 
-        anchor: the anchor whose operator runs.
-        Returns NOWHERE if nothing was observed. Raises nothing but UnsupportedError, for a tensor
-        that an anchor cannot record; such a tensor of a watched model is counted as skipped.
+        x: the tensor; None only counts the call. anchor: the anchor whose operator runs.
+        Returns NOWHERE if the call was neither recorded nor counted. Raises UnsupportedError for a
+        tensor that an anchor cannot record (in a watched model, such a tensor is counted as skipped
+        instead). All other errors are logged, and NOWHERE is returned.
         """
         if self._warnings.declared:
             self._warnings.declared.pop(anchor.name, None)
@@ -87,11 +89,11 @@ class CompiledObserver:
         return NOWHERE
 
     def _any_value(self, x: torch.Tensor | None, anchor: AnchorReference) -> tuple[int, ...]:
-        """Observe `x` (None: only count the call), and return its encoded coordinates.
+        """Observe `x`, and return its coordinates as the five numbers of `where`.
 
         This is the long way: for anchors that `_know` has not noted, for calls without a tensor,
         and for calls inside backward. Returns NOWHERE if the call is neither recorded nor counted.
-        anchor: the anchor's name, modes, and place in its graph's program.
+        x: the tensor; None only counts the call. anchor: the anchor whose operator runs.
         """
         program = program_of(anchor)
         at, new = self._place(program, anchor)
@@ -107,11 +109,13 @@ class CompiledObserver:
     def _ordinary_value(
         self, x: torch.Tensor, anchor: AnchorReference, program: Program, plan: NameStreams
     ) -> tuple[int, ...]:
-        """Observe `x` at an anchor that `_know` has noted, and return its encoded coordinates.
+        """Observe `x`, and return its coordinates as the five numbers of `where`.
 
-        This is the short way, for anchors that run in every step. Returns NOWHERE if the call is
-        neither recorded nor counted.
-        anchor: the anchor's name, modes, and place in `program`. plan: what is recorded of `x`.
+        This is the short way, for anchors that `_know` has noted: they run in every step. Returns
+        NOWHERE if the call is neither recorded nor counted.
+
+        anchor: the anchor whose operator runs. program: the program (list of anchors) of its graph.
+            plan: what is recorded of `x`.
         """
         at = self._executions.forward(program, anchor.site)
         if at is None:
@@ -123,10 +127,11 @@ class CompiledObserver:
         return self._where(at)
 
     def _know(self, program: Program | None, anchor: AnchorReference) -> None:
-        """Note `anchor`, so that `_ordinary_value` observes there from now on.
+        """Note `anchor`, so that `_ordinary_value` observes the tensors there from now on.
 
-        An anchor is not noted if its program, name or plan is missing, or if the gradient there
-        cannot be hooked.
+        program: the program (list of anchors) of its graph; None where another process traced the
+            graph. The anchor is not noted then, nor if it has no name or plan, or if the gradient
+            there cannot be hooked.
         """
         if program is None or not anchor.name or anchor.site in program.lost:
             return
@@ -146,7 +151,8 @@ class CompiledObserver:
         """Observe `g`, the gradient of the tensor whose value was observed at `where`.
 
         where: coordinates as a small tensor. anchor: the anchor whose operator runs.
-        Does nothing where another session wrote `where`.
+        Does nothing where another session recorded the value. A gradient whose coordinates cannot
+        be found is counted as skipped.
         """
         known = self._ordinary.get(anchor)
         program = program_of(anchor) if known is None else known[0]
@@ -165,8 +171,13 @@ class CompiledObserver:
     def leaf_gradient(self, g: torch.Tensor, anchor: AnchorReference, leaf: int = -1) -> None:
         """Observe the gradient of a leaf once in each backward, at the coordinates of its last use.
 
-        If its last use was in an earlier pass, the coordinates are those of this moment.
-        leaf: the id of the leaf, since several leaves may have one name; -1 where it is not known.
+        If the leaf's last use was in an earlier pass, the coordinates are those of this moment.
+
+        anchor: the leaf's anchor. leaf: the id of the leaf, since several leaves may have one name;
+            -1 where it is not known.
+
+        Does nothing where this backward has recorded the leaf already, or where the leaf's anchor
+        was never run in this session.
         """
         program, task = program_of(anchor), graph_task()
         key = (
@@ -183,7 +194,10 @@ class CompiledObserver:
             self._gradient(g, at if at[:2] == now[:2] else now, program, anchor)
 
     def notice(self, where: torch.Tensor) -> None:
-        """Note that a gradient came in the pass of `where`, which ends the pass; record nothing."""
+        """Note that a gradient came for the pass in `where`, so that the next forward opens a pass.
+
+        Nothing is recorded. where: coordinates of the forward call, as a small tensor.
+        """
         at = None if self._observer.closed else self._at(where)
         if at is not None:
             self._observer.clock.gradient(at)
@@ -195,33 +209,38 @@ class CompiledObserver:
     ) -> None:
         """Warn, once in a session, that the recorded gradient of a graph's input may lack a part.
 
-        node: the autograd node that runs. given: the name and modes of the input. gradient: what
-            the hook outside of compiled code was given; None is counted as a skipped gradient, any
-            other makes the run's header name the input.
-        Does nothing where no gradient of the name is recorded, or no part can be missing.
+        node: the autograd node that runs. given: the name of the input and the text of its modes.
+            gradient: what the hook outside of compiled code was given. None is counted as a skipped
+            gradient; for any other gradient, the run's header names the input.
+
+        Does nothing where no gradient of this name is recorded, or no part can be missing.
         """
         plan = self._plan(*given)
         if plan is not None and is_partial(node):
             self._outside.arrived(plan, self._observer.clock.now(), gradient)
 
     def declare(self, name: str) -> None:
-        """Note that the anchor `name` was traced; a warning follows if it records nothing."""
+        """Note that the anchor `name` was traced.
+
+        If it records nothing in the next step, a warning is logged at the end of that step.
+        """
         self._warnings.declared.setdefault(name, self._observer.clock.step)
 
     def skip(self, name: str, kind: str, reason: str) -> None:
         """Count that the code that is being traced makes no record of `kind` at the anchor `name`.
 
-        kind: "value" or "grad". reason: why, as text for the gap (the stored count of such losses).
+        kind: "value" or "grad". reason: why there is none. The store keeps the count with the
+            reason as a gap.
         """
         self._observer.recorder.skip(name, kind, reason, self._observer.clock.step)
 
     def settle(self) -> None:
-        """Record the observations that still wait for earlier observations of the program."""
+        """Record now all observations that still wait for earlier observations of the program."""
         with self._lock:
             self._order.settle()
 
     def end_step(self, upcoming: int | None) -> None:
-        """Finish the observations of the step that has ended, and warn of anchors that were silent.
+        """Record what still waits in the ended step, and warn of anchors that recorded nothing.
 
         upcoming: the number of the next step; None after the last one.
         """
@@ -241,6 +260,9 @@ class CompiledObserver:
         self, program: Program | None, anchor: AnchorReference
     ) -> tuple[CallCoordinates | None, bool]:
         """Return the coordinates of the value that `anchor` observes now, and whether to record it.
+
+        program: the program (list of anchors) of the anchor's graph; None where another process
+            traced the graph.
 
         The coordinates are None where the value is neither recorded nor counted.
         """
@@ -294,7 +316,8 @@ class CompiledObserver:
     def _lose(self, at: CallCoordinates, reason: str, anchor: AnchorReference) -> None:
         """Count the gradient of the tensor observed at `at` as skipped, if it was to be recorded.
 
-        reason: why the gradient is not recorded, as text for the gap, in which the store counts it.
+        reason: why the gradient is not recorded. The store keeps the count with the reason as a
+            gap. anchor: the tensor's anchor.
         """
         plan = self._plan(anchor.name, anchor.modes)
         streams = () if plan is None else plan.streams("grad", at.phase)

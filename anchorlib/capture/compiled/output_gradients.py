@@ -41,17 +41,25 @@ class OutsideGradients:
         self._named: set[str] = set()
 
     def follow(self, x: torch.Tensor, node: object, plan: NameStreams, at: CallCoordinates) -> None:
-        """Hook `x`, which `node` made, so that a partial gradient of `x` is noted as partial."""
+        """Hook `x`, so that the arrival of its gradient is noted if the gradient may be partial.
+
+        Partial means without the part that stays inside compiled code.
+
+        node: the autograd node that made `x`. plan: what is recorded of `x`. at: the coordinates of
+            the forward call in which `x` was observed.
+        """
         if is_partial(node):
             register_hook(x, node, _Arrival(self, plan, at))
 
     def arrived(
         self, plan: NameStreams, at: CallCoordinates, gradient: torch.Tensor | None
     ) -> None:
-        """Warn that the recorded gradient of a tensor may lack a part, and name it in the header.
+        """Warn that a tensor's recorded gradient may lack a part; name the tensor in the header.
 
-        gradient: what a hook outside of compiled code was given; None is counted as a skipped
-            gradient, and names nothing in the header.
+        plan, at: what is recorded of the tensor, and the coordinates of its forward call. gradient:
+            what a hook outside of compiled code was given; None is counted as a skipped gradient,
+            and the header then does not name the tensor.
+
         Does nothing where the gradient is not recorded in this step. Raises nothing.
         """
         try:
@@ -89,12 +97,20 @@ class _Arrival:
 
     @never_traced
     def __call__(self, gradient: torch.Tensor | None) -> None:
-        """Note that the recorded gradient may lack a part; for None, count a missing gradient."""
+        """Note that the tensor's recorded gradient may lack a part; count None as skipped.
+
+        gradient: what autograd gives the hook; None where no gradient reached the tensor from
+            outside of compiled code.
+        """
         self._outside.arrived(self._plan, self._at, gradient)
 
 
 def is_partial(node: Any) -> bool:
-    """Return whether a hook on a tensor made by `node` may see only part of its gradient."""
+    """Return whether a hook on a tensor may be given only a part of the tensor's gradient.
+
+    That is so for an output of compiled code, unless it is known to be the code's only output.
+    node: the autograd node that made the tensor; None for a leaf.
+    """
     if node is None or type(node).__name__ != COMPILED_NODE:
         return False
     outputs = compiled_outputs(node)

@@ -40,10 +40,11 @@ def connect_printer(
 def print_compiled(x: torch.Tensor, title: str, print_gradient: bool, form: PrintFormat) -> None:  # noqa: FBT001
     """Leave the operators of a `print_tensor` call in the graph that is being traced.
 
-    title: the name to print. print_gradient: whether the gradient is printed, too. form: how to
-        print, as the further arguments of `print_tensor`.
-    Wrong arguments leave an operator that raises the error when it runs. Under `torch.export` no
-    operator is left.
+    title: the name to print. print_gradient: whether the gradient is printed, too. form: the
+        further arguments of `print_tensor`, in order.
+
+    If an argument is wrong, an operator is left that raises the error when the operator runs. Under
+    `torch.export` no operator is left.
     """
     if torch.compiler.is_exporting():
         return

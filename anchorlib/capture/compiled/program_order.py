@@ -22,8 +22,8 @@ Record = Callable[[torch.Tensor], None]
 def depends_on_order(streams: Sequence[Stream]) -> bool:
     """Return whether any of `streams` has a mode that needs observations in program order.
 
-    Such modes are Sum, Final, and EveryN that counts records. streams: those of one tensor and
-    kind, one for each mode in which they are recorded.
+    Such modes are Sum, Final, and EveryN where it counts records, not steps.
+    streams: the streams of one tensor and kind, one for each mode in which it is recorded.
     """
     modes = (stream.fold.mode for stream in streams)
     return any(
@@ -41,9 +41,13 @@ class ProgramOrder:
     def take(
         self, key: Hashable, sites: Sequence[int], site: int, x: torch.Tensor, record: Record
     ) -> None:
-        """Call `record` with `x`, observed at `site`, once all earlier `sites` were recorded.
+        """Call `record` with `x`, observed at `site`, once the sites before it were recorded.
 
-        sites: indices of the key's anchors in the graph's program, in program order.
+        A site is the index of an anchor in the graph's program. If `x` has to wait, a copy of `x`
+        is kept, and this call returns at once.
+
+        key: the anchor's name and modes. sites: the sites of all anchors with this key, in program
+            order.
         """
         queue = self._queues.get(key)
         if queue is None:
@@ -51,7 +55,7 @@ class ProgramOrder:
         queue.take(site, x, record)
 
     def settle(self) -> None:
-        """Record the observations that still wait for earlier observations of the program."""
+        """Record all waiting observations now, in program order; wait for no earlier ones."""
         for queue in self._queues.values():
             queue.settle()
 
@@ -87,7 +91,7 @@ class _Queue:
             self._next = 0
 
     def settle(self) -> None:
-        """Record the waiting observations: those that they waited for will not come."""
+        """Record the waiting observations now: the earlier observations will not come any more."""
         for site in self._sites:
             if site in self._waiting:
                 kept, record = self._waiting.pop(site)

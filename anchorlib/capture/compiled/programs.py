@@ -54,7 +54,7 @@ class AnchorPlace:
     """An event of a program: an anchor or a watched tensor in the traced code.
 
     name: the tensor's; "" for a place that records nothing and only takes part in counting passes.
-    modes: canonical texts joined by commas, "" for the session's modes, or `watch:N`.
+    modes: texts of modes joined by commas, "" for the session's, `watch:N` for watched model N.
     gradients: whether gradients were enabled at the place.
     backward: whether the place is in a custom Function.backward.
     body: whether the place is in an operator's traced body, which may run any number of times.
@@ -92,7 +92,10 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """An event of a program: `session.phase(name)` begins; name None: the innermost phase ends."""
+    """An event of a program: a `session.phase` begins or ends.
+
+    name: the phase that begins; None: the innermost phase ends.
+    """
 
     name: str | None
 
@@ -106,8 +109,8 @@ class Program:
 
     number: the program's number in this process.
     backend: torch.compile's name of the graph's backend, "" where that is not known.
-    autocast: the dtype of autocast where it was last seen enabled; None where it never was.
-    lost: by site, why the gradient there cannot be hooked; empty where all gradients can be.
+    lost: the sites at which the gradient cannot be hooked, each with the reason.
+    autocast: the dtype of autocast at the last anchor at which it was on; None where it never was.
     """
 
     number: int
@@ -126,8 +129,11 @@ class Program:
     def sites(self, name: str, modes: str) -> list[int]:
         """Return the sites of those anchors of a name that each execution visits once, in order.
 
-        A site is an index in `events`. modes: the texts of the anchors' modes joined by commas, ""
-            for the session's modes, or `watch:N` for tensors of the watched model number N.
+        A site is an index in `events`. Left out are anchors in a custom Function.backward, and in
+        an operator's body that may run any number of times.
+
+        modes: the texts of the anchors' modes joined by commas, "" for the session's modes, or
+            `watch:N` for tensors of the watched model number N.
         """
         for site in range(self._counted, len(self.events)):
             event = self.events[site]
@@ -162,7 +168,11 @@ def program_of(anchor: AnchorReference) -> Program | None:
 
 
 def current_program() -> Program:
-    """Return the program (list of anchors) of the graph that dynamo traces, a new one if needed."""
+    """Return the program (list of anchors) of the graph that dynamo is tracing.
+
+    An empty program is made and returned if the graph has none yet, or if dynamo has begun to
+    trace the graph anew.
+    """
     context = CompileContext.try_get()
     if context is None:
         return _new_program()
@@ -186,8 +196,9 @@ def traced_in_backward() -> bool:
 
 
 def enclosing() -> str:
-    """Return the name of the operator in whose traced body hooks get no gradients; "" without one.
+    """Return the name of the operator around the traced code that keeps gradients from hooks.
 
-    Of several such operators, one inside the other, the innermost is named.
+    Such an operator, for example a loop, has a body of traced code, in which hooks get no
+    gradients. Of several, one inside the other, the innermost is named. Return "" if there is none.
     """
     return next((one for one in enclosing_operators() if one not in _TRANSPARENT), "")

@@ -1,8 +1,8 @@
 """Functions whose results dynamo puts into the graph as constants.
 
 Each function here that is marked `assume_constant` runs as plain Python when dynamo traces the
-call, once for each place in the code, and adds what it learns to the graph's program (see
-`programs`).
+call, once for each place in the code. Several of them add to the graph's program, the list of its
+anchors (see `programs`).
 """
 
 from __future__ import annotations
@@ -68,13 +68,16 @@ def place_anchor(
 ) -> tuple[AnchorFields, tuple[str, str] | None]:
     """Add an anchor to the program (list of anchors) of the graph that is being traced.
 
+    The active session also notes that the anchor was traced.
+
     name: as the user gave it. described: the mode as constants, classes and tuples of these, since
         dynamo passes on nothing else; None for the session's modes. other: the class of the
         anchored object if that is not a tensor, or "". gradients: whether gradients are enabled.
-    Returns the arguments of the operators that the anchor leaves in the graph, and None; the active
-    session notes that the anchor was traced. Where an argument of `anchor` is wrong, or this torch
-    is too old, nothing is added or noted; the second item is then the class and message of the
-    error to raise, and the first means nothing.
+
+    Returns two items: the arguments of the operators that the anchor leaves in the graph, and None.
+    Where an argument of `anchor` is wrong, or this torch is too old, nothing is added or noted; the
+    second item is then the class and message of the error that an operator is to raise, and the
+    first item means nothing.
     """
     try:
         if other:
@@ -92,10 +95,10 @@ def place_anchor(
 
 @assume_constant
 def chosen(watch: int, name: str) -> tuple[bool, bool]:
-    """Return whether the value, and whether the gradient of `name` is recorded in a watched model.
+    """Return whether the value, and whether the gradient, of a watched model's tensor is recorded.
 
-    watch: the number of the model's `ModelWatch`. Both are False where the active session has no
-        `ModelWatch` of that number.
+    watch: the number of the model's `ModelWatch`. name: the tensor's name. Both results are False
+        where the active session has no `ModelWatch` of that number.
     """
     observer = anchor_operators.current()
     watched = None if observer is None else observer.watched.get(watch)
@@ -106,8 +109,9 @@ def chosen(watch: int, name: str) -> tuple[bool, bool]:
 def place_watched(name: str, watch: int, gradients: bool) -> AnchorFields:  # noqa: FBT001
     """Add a watched tensor to the program (list of anchors) of the graph that is being traced.
 
-    name: "" where neither value nor gradient is recorded. watch: the number of the model's
-        `ModelWatch`. gradients: whether gradients are enabled.
+    name: the tensor's; "" where neither value nor gradient is recorded. watch: the number of the
+        model's `ModelWatch`. gradients: whether gradients are enabled.
+
     Returns the arguments of the operators that observe the tensor.
     """
     return _placed(name, f"watch:{watch}", gradients)
@@ -116,6 +120,8 @@ def place_watched(name: str, watch: int, gradients: bool) -> AnchorFields:  # no
 @assume_constant
 def followed(site: int = -1) -> bool:
     """Return whether a hook on an intermediate tensor would be traced into the backward graph here.
+
+    It would not inside the traced body of some operators, such as loops.
 
     site: the index of the tensor in the graph's program. If the result is False, the program notes
         at this index that the tensor's gradient cannot be recorded. With -1, nothing is noted.
@@ -153,9 +159,9 @@ def leave(watch: int) -> AnchorFields:
 def add_phase(name: Any) -> tuple[str, str] | None:
     """Add to the graph's program (list of anchors) that the phase `name` begins.
 
-    name: None adds that the innermost phase ends.
-    Returns None. For an invalid name nothing is added, and the class and message of the error to
-    raise are returned.
+    name: the phase; None adds that the innermost phase ends.
+    Returns None, or for an invalid name, for which nothing is added, the class and the message of
+    the error that an operator is to raise.
     """
     try:
         current_program().add(Phase(None if name is None else check_name(name)))
@@ -174,17 +180,21 @@ def count_skipped(name: str, reason: str) -> None:
 
 @assume_constant
 def hide_compiled_autograd() -> bool:
-    """Hide compiled autograd from dynamo while a hook is registered; return whether it was on.
+    """Hide compiled autograd from dynamo until `show_compiled_autograd`; return whether it was on.
 
-    With compiled autograd on, dynamo keeps the hook for a compiled backward, and an eager backward
-    fails; with it hidden, dynamo traces the hook into the backward graph, where it runs in both.
+    It is hidden while a hook is registered. With compiled autograd on, dynamo keeps the hook for a
+    compiled backward, and an eager backward fails. With compiled autograd hidden, dynamo traces the
+    hook into the backward graph, where the hook runs in both.
     """
     return torch_private.hide_compiled_autograd()
 
 
 @assume_constant
 def show_compiled_autograd(hidden: bool) -> None:  # noqa: FBT001
-    """Undo `hide_compiled_autograd`, if it hid anything; hidden: what it returned."""
+    """Undo `hide_compiled_autograd`, if it hid anything.
+
+    hidden: what `hide_compiled_autograd` returned.
+    """
     if hidden:
         torch_private.show_compiled_autograd()
 

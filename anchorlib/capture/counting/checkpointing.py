@@ -1,13 +1,14 @@
 """Whether an observation inside backward is a recomputation, and which call it repeats.
 
+Activation checkpointing runs a part of forward again, inside backward. There are two kinds:
+
     by hooks     forward recorded the value and made a graph, whose hooks record the gradient:
                  nothing of a recomputed tensor is to be recorded again
     reentrant    forward ran without gradients inside an autograd Function, whose backward runs
                  the forward again: only this recomputation makes a graph to hook
 
-Both are kinds of activation checkpointing. Other code inside backward repeats nothing: a custom
-Function's backward, a hook. The Python stack tells these cases apart; it is read only inside
-backward.
+Other code inside backward (a custom Function's backward, a hook) repeats nothing. The Python stack
+tells these cases apart; it is read only inside backward.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def recomputing() -> bool:
 
 
 def repetition() -> Repetition:
-    """Return what an observation made by this thread now, inside backward, repeats."""
+    """Return what an observation made by this thread now, inside backward, repeats.
+
+    Outside backward the result means nothing: use `recomputing` there.
+    """
     create_graph: bool | None = None
     callee: FrameType | None = None
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # no public way to the caller's frame
@@ -91,10 +95,11 @@ def _creates_graph(engine: FrameType) -> bool:
 class UnfollowedCalls:
     """The coordinates of the calls of a step that were made without gradients, by key.
 
-    A key is a name or a plan. When reentrant checkpointing repeats such a call in backward, the
-    repetition gets the coordinates that are remembered here. Autograd's sequence numbers tell which
-    calls a checkpoint repeats: those between the number of the checkpoint's node and that of the
-    next repeated node. Each backward repeats them in the order in which they were made.
+    A call is one observation of a tensor name. A key is the name, or its plan (what is recorded of
+    the name). When reentrant checkpointing repeats such a call in backward, the repetition gets the
+    coordinates that are remembered here. Autograd's sequence numbers tell which calls a checkpoint
+    repeats: those between the number of the checkpoint's node and that of the next repeated node.
+    Each backward repeats these calls in the order in which they were made.
     """
 
     def __init__(self) -> None:
@@ -107,7 +112,8 @@ class UnfollowedCalls:
     def remember(self, key: Hashable, at: CallCoordinates) -> None:
         """Remember a call of `key` made now at `at`, which reentrant checkpointing may repeat.
 
-        When 65,536 calls are remembered, they are all forgotten first.
+        If 65,536 calls are remembered already, all of them are forgotten before this one is
+        remembered.
         """
         if self._count >= _LIMIT:
             self.clear()
@@ -120,7 +126,8 @@ class UnfollowedCalls:
     def take(self, key: Hashable) -> CallCoordinates | None:
         """Return the coordinates of the next call of `key` that the running autograd node repeats.
 
-        Return None where the call is not known.
+        Each call counts as repeated then: in this backward, the next `take` returns the next call.
+        Return None where no such call is remembered, or no node runs.
         """
         threads, node = self._calls.get(key), current_node()
         if threads is None or node is None:
@@ -140,10 +147,10 @@ class UnfollowedCalls:
     def _end(self, first: int) -> float:
         """Return the sequence number at which the calls of the next repeated node begin.
 
-        first: the number at which the calls of the running node begin. It is kept, since the
-            running node is a repeated node too.
-
         Infinity is returned where no node with a higher number has been repeated so far.
+
+        first: the number at which the calls of the running node begin. The number is remembered,
+            since the running node is a repeated node too.
         """
         nodes = self._nodes.setdefault(threading.get_ident(), [])
         place = bisect_left(nodes, first)

@@ -42,8 +42,9 @@ _tuple = tuple.__new__
 class Clock:
     """Counts the coordinates of the observations of one session.
 
-    on_pass: called when a pass begins. on_step: called with the next step's number when a step
-        ends. label: returns the name of an optimizer.
+    first_step: the number of the first step. on_pass: called when a pass begins, with the pass's
+        coordinates (call 0). on_step: called when a step ends, with the next step's number. label:
+        returns the name of an optimizer.
     """
 
     def __init__(
@@ -85,11 +86,11 @@ class Clock:
     ) -> None:
         """Note that a watched model's forward begins, which sets the phase and may open a pass.
 
-        root: the id of the model's root module. training: whether it is in training mode.
+        root: the id of the model's root module. training: whether that module is in training mode.
         gradients: whether gradients are enabled. True also for a forward that backward may repeat
             with gradients (reentrant checkpointing).
-        trained: whether the model is trained, for an outermost forward without gradients; False
-            for other forwards.
+        trained: whether the model is known to be trained. It is asked only of a forward without
+            gradients that runs inside no other watched model's forward; False for all others.
         """
         with self._lock:
             around = self.phases.forward
@@ -124,9 +125,10 @@ class Clock:
         self.phases.leave()
 
     def call(self, name: Hashable, *, backward: bool = False) -> CallCoordinates:
-        """Count an observation of `name`, and return its coordinates.
+        """Count an observation of `name`, and return the observation's coordinates.
 
-        backward: whether the observation is made inside a backward.
+        name: the key under which calls are counted. backward: whether the observation is made
+            inside a backward, where it opens no pass.
         """
         return self.count((name,), backward=backward)
 
@@ -138,13 +140,13 @@ class Clock:
         opens: bool = True,
         phase: str | None = None,
     ) -> CallCoordinates:
-        """Count an observation on each of its counters, and return its coordinates.
+        """Count an observation on each of the given counters, and return its coordinates.
 
         counters: keys, one for each mode of the observed name, since each mode counts calls on its
-            own.
+            own. The coordinates have the highest of the counts.
         backward: whether the observation is made inside a backward, where it opens no pass. opens:
-            False where the observation is no part of training, and so begins no pass. phase: None
-            for this thread's phase.
+            False where the observation is no part of training, and so begins no pass. phase: the
+            phase of the observation; None for this thread's phase.
         """
         if phase is None:
             phase = self.phases.in_backward() if backward else self._own.thread.phase
@@ -190,10 +192,10 @@ class Clock:
         return passes.started and not passes.gradient_seen
 
     def wants_gradient_hook(self) -> bool:
-        """Return whether no hook was asked for yet that notices the current pass's gradient.
+        """Return whether the caller has to place a hook that notices the current pass's gradient.
 
-        Whenever True is returned, the caller has to place that hook: until the next pass begins,
-        this method then returns False.
+        True is returned once for each pass; later calls return False, since they rely on the first
+        caller's hook.
         """
         passes = self._current()
         ready, passes.ready = passes.ready, True
@@ -202,9 +204,9 @@ class Clock:
     def gradient(self, at: CallCoordinates | None = None) -> None:
         """Note that a gradient arrived: the next forward observation of its phase opens a pass.
 
-        at: the coordinates of the forward call that the gradient belongs to; None where unknown,
-            and the phase is then this thread's. If the call was made in an earlier step, no pass
-            is opened because of the gradient.
+        at: the coordinates of the forward call to which the gradient belongs. None where they are
+            unknown: the gradient then has this thread's phase. A gradient of an earlier step's
+            forward opens no pass.
         """
         self._ended_by_optimizer = False
         self._gradient_since_step = self.trains = True
@@ -243,7 +245,10 @@ class Clock:
     # -- step
 
     def bind(self, optimizer: object) -> None:
-        """Let `optimizer` end the session's steps, unless another optimizer already does."""
+        """Let `optimizer` end the session's steps, unless another optimizer does so already.
+
+        Later, another optimizer may take its place: see `step_enders`.
+        """
         self.trains = True
         self.step_enders.name(optimizer)
 
@@ -258,7 +263,7 @@ class Clock:
         return not any(one.started for one in self._passes.values())
 
     def unbind(self) -> None:
-        """Forget the bound optimizer, so that another one can be bound.
+        """Forget the optimizer that `bind` was given, so that another one can be bound.
 
         Does nothing once an optimizer has stepped, or a step was ended by hand.
         """
@@ -280,9 +285,10 @@ class Clock:
     def end_step(self, number: object = None) -> None:
         """End the step by hand; from now on only this method ends steps.
 
+        If an optimizer has ended the step, and no gradient came since, the first call of this
+        method ends no further step.
         number: the number of the next step; None: one more than that of the ended step.
-        If an optimizer has just ended the step, the first call does not end another one. Raises
-        OptionError for a `number` that no step can have.
+        Raises OptionError for a `number` that is no int from 0 on.
         """
         if not isinstance(number, int | None) or (number is not None and number < 0):
             raise OptionError(f"a step is a whole number from 0 on, not {number!r}")

@@ -11,10 +11,11 @@ __all__ = ["Passes"]
 class Passes:
     """The pass that one phase has reached inside the open step, and the counters of its calls.
 
-    step: the open step's number.
+    A counter counts the calls of one tensor name in one mode. `calls` has for each counter an
+    iterator of its numbers. `next` on an iterator needs no lock, which would cost as much as all
+    other counting.
 
-    `calls` has for each counter an iterator of its numbers. `next` on an iterator needs no lock,
-    which would cost as much as all other counting.
+    step: the open step's number.
     """
 
     __slots__ = ("calls", "gradient_seen", "index", "ready", "roots", "started", "step")
@@ -29,15 +30,16 @@ class Passes:
         self.roots: set[int] = set()
 
     def next(self) -> None:
-        """Go on to the next pass, which counts as begun at its first observation."""
+        """Go on to the next pass: count its calls from 0 on, as not yet started."""
         self.index += 1
         self.started = self.gradient_seen = self.ready = False
         self.calls = {}
         self.roots.clear()
 
     def call(self, counters: tuple[Hashable, ...]) -> int:
-        """Return the highest of the counters' next numbers, and set all counters beyond it.
+        """Return the number of a call: the highest of the counters' next numbers.
 
+        All these counters go on with the number after it.
         counters: keys, one for each mode of the observed name.
         """
         calls = self.calls

@@ -26,7 +26,10 @@ _REMEMBERED = 64  # most backwards to remember; many threads may each run one
 
 
 class Forward(Enum):
-    """How the forward of a watched model runs; the value is the phase of records made inside."""
+    """How the forward of a watched model runs; the value is the phase of records made inside.
+
+    "" means that the forward sets no phase of its own.
+    """
 
     TRAINING = TRAIN
     EVALUATION = EVAL
@@ -37,9 +40,10 @@ class Forward(Enum):
 
 
 class _Thread:
-    """The phases and forwards that one thread has entered and not left.
+    """The phases and forwards of watched models that one thread has entered and not left.
 
-    Each is kept with autograd's number of the backward in which it was entered; -1 outside of one.
+    Each phase and forward is kept with autograd's number of the backward inside which it was
+    entered, or -1 if it was entered outside of a backward.
     """
 
     __slots__ = ("forwards", "named", "owner", "phase", "since")
@@ -87,7 +91,10 @@ class Phases:
             thread.changed()
 
     def enter(self, forward: Forward) -> None:
-        """Note that the forward of a watched model begins in this thread."""
+        """Note that the forward of a watched model begins in this thread.
+
+        forward: how it runs, which sets the phase of records made inside.
+        """
         thread = self._entering()
         thread.forwards.append((forward, graph_task()))
         thread.changed()
@@ -118,8 +125,9 @@ class Phases:
     def in_backward(self) -> str:
         """Return the phase of a record that this thread makes now, inside a backward.
 
-        That is the phase that this thread has entered inside the backward, if any; else the phase
-        of the backward's first gradient; else that of the thread that called the backward.
+        If this thread has entered a phase inside the backward, that phase is returned. Otherwise it
+        is the phase of the backward's first gradient, or, before any gradient came, the phase of
+        the thread that called the backward.
         """
         own, task = self.own.thread, graph_task()
         if own.since == task:
@@ -129,8 +137,8 @@ class Phases:
     def gradient(self, phase: str) -> None:
         """Note that a gradient arrived whose forward had `phase`.
 
-        The phase of a backward's first gradient is kept, since the backward's other records carry
-        it. Outside of a backward nothing is noted.
+        The phase of a backward's first gradient is kept, since it becomes the phase of other
+        records made inside that backward. Outside of a backward nothing is noted.
         """
         task = graph_task()
         if task != -1 and task not in self._backwards:
@@ -145,6 +153,9 @@ class Phases:
         return thread
 
     def _caller(self, own: _Thread) -> _Thread:
-        """Return the phases of the thread that called the running backward; `own` if unknown."""
+        """Return the phases of the thread that called the running backward.
+
+        own: the phases of this thread, returned where the calling thread is not known.
+        """
         caller = passed_on(_KEY) if is_passed_on(_KEY) else None
         return caller if isinstance(caller, _Thread) and caller.owner is self else own

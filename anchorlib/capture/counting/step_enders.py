@@ -45,9 +45,11 @@ class _Stepper:
         self.last = max(self.last, pass_index)
 
     def what(self, *, alone: bool) -> str:
-        """Return the steps and passes that the optimizer ends, as text.
+        """Return a text on what the optimizer ends: "the step", "2 steps and pass 1", "pass 0".
 
-        alone: whether no other optimizer ends steps.
+        Steps are those of the session. Passes are those after which the optimizer stepped inside a
+        step.
+        alone: whether no other optimizer ends steps; the steps are then not counted in the text.
         """
         steps = "the step" if alone else _several(self.ended, "step")
         first, last = self.first, self.last
@@ -58,10 +60,11 @@ class _Stepper:
 class _StepEnderPeriod(NamedTuple):
     """A time during which one optimizer, "the clock", ended the session's steps.
 
-    It is kept so that the optimizer can become the clock again.
-    clock: the optimizer; None for the time before the first. most: for each other optimizer, the
-        most steps that it made inside one step of the clock. beside: the optimizers that stepped
-        inside the clock's steps.
+    The period is kept so that the optimizer can become the clock again.
+
+    clock: the optimizer; None for the time before any optimizer was the clock. most: for each other
+        optimizer, the most steps that it made inside one step of the clock. beside: the optimizers
+        that stepped inside the clock's steps.
     """
 
     clock: _Stepper | None
@@ -94,7 +97,7 @@ class StepEnders:
         self._before: _StepEnderPeriod | None = None  # the clock before this, if it stepped alone
 
     def name(self, optimizer: object) -> None:
-        """Let `optimizer` end the session's steps, unless another optimizer already does.
+        """Make `optimizer` the clock, whose steps end the session's steps, if there is none yet.
 
         Called for an optimizer that `watch` was given.
         """
@@ -102,10 +105,9 @@ class StepEnders:
             self._named = self._clock = self._stepper(optimizer)
 
     def unname(self) -> None:
-        """Forget which optimizer ends the session's steps.
+        """Forget which optimizer is the clock, since `watch` will be given another optimizer.
 
-        Called when `watch` will be given another optimizer. Does nothing once an optimizer has
-        stepped, or a step was ended by hand.
+        Does nothing once an optimizer has stepped, or a step was ended by hand.
         """
         if not self.have_begun:
             self._named = self._clock = None
@@ -120,8 +122,8 @@ class StepEnders:
     ) -> bool:
         """Note a step of `optimizer` after pass `pass_index`; return whether a session's step ends.
 
-        by_hand: whether steps end only at `session.step()`. gradient: whether a gradient was seen
-            since an optimizer stepped last.
+        by_hand: whether steps end only at `session.step()`; the result is then False. gradient:
+            whether a gradient was seen since any optimizer stepped last.
         """
         one = self._stepper(optimizer)
         if not one.label:
@@ -150,7 +152,8 @@ class StepEnders:
     def end(self, passes: int) -> None:
         """Count a step of the session that has ended.
 
-        passes: how many passes the step had; 0 where nothing is recorded.
+        passes: how many passes the step had; 0 where no pass was seen: such a step does not count
+            for the passes that the summary names.
         """
         self.steps += 1
         if not passes:
@@ -159,7 +162,10 @@ class StepEnders:
         self._most_passes = max(passes, self._most_passes)
 
     def __str__(self) -> str:
-        """Return a summary, as "3 steps of 3 passes; D ends pass 1, G the step"; "" if no step."""
+        """Return a summary, such as "3 steps of 3 passes; D ends pass 1, G the step".
+
+        Return "" if no step has ended.
+        """
         if not self.steps:
             return ""
         said = f"{_several(self.steps, 'step')}{self._passes()}"
@@ -169,7 +175,10 @@ class StepEnders:
 
     @property
     def ender(self) -> str:
-        """What ends steps: "session.step()", or names of at most four optimizers that ended any."""
+        """What ends steps: "session.step()", or the names of the optimizers that ended steps.
+
+        At most four names are listed, in the order of first steps; then comes "…".
+        """
         if self.by_hand or not self._order:
             return "session.step()"
         enders = [
@@ -188,10 +197,10 @@ class StepEnders:
         )
 
     def _who(self) -> list[str]:
-        """Return a list of one text which says for each optimizer which steps and passes it ends.
+        """Return one text, in a list, on the steps and passes that each optimizer ends.
 
-        The optimizers come in the order of their first steps. The list is empty for fewer than two
-        optimizers.
+        The first four optimizers are described, in the order of their first steps; the others are
+        counted. The list is empty for fewer than two optimizers.
         """
         steppers = self._order
         if len(steppers) < 2:
@@ -253,8 +262,8 @@ class StepEnders:
     def _since(self, one: _Stepper) -> dict[_Stepper, int]:
         """Return how often each other optimizer has stepped since `one` stepped last.
 
-        When `one` becomes the clock, these counts are the first ones of `most`: the most steps that
-        each other optimizer made inside one step of the clock.
+        These counts begin `most` when `one` becomes the clock. `most` has, for each other
+        optimizer, the most steps that it made inside one step of the clock.
         """
         times: dict[_Stepper, int] = {}
         for other in reversed(self._history):

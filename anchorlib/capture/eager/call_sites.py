@@ -27,8 +27,8 @@ _MODULE_CALL = call_code()
 class Surroundings(NamedTuple):
     """What runs around an observation.
 
-    awaited: whether this is inside the forward of an autograd Function whose backward may repeat
-        the forward with gradients, as reentrant activation checkpointing does.
+    awaited: whether the observation is made inside the forward of an autograd Function whose
+        backward may repeat the forward with gradients, as reentrant activation checkpointing does.
     module: the outermost module that is being called; None where no module is.
     """
 
@@ -37,7 +37,7 @@ class Surroundings(NamedTuple):
 
 
 def surroundings() -> Surroundings:
-    """Return which Function and module run around the caller, read off the Python stack."""
+    """Return what runs around the caller of this function, read off the Python stack."""
     awaited, module = False, None
     callee: FrameType | None = None
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # no public way to the caller's frame
@@ -51,8 +51,9 @@ def surroundings() -> Surroundings:
 
 
 def _has_backward(forward: FrameType | None) -> bool:
-    """Return whether a Function's forward may get a backward, read off its context argument.
+    """Return whether the backward of an autograd Function may run for this call of its forward.
 
+    This is read off the context argument of the forward; True where the forward has none.
     forward: the frame of the Function's forward.
     """
     if forward is None or not forward.f_code.co_varnames:
@@ -69,8 +70,9 @@ def _has_backward(forward: FrameType | None) -> bool:
 def held_by_optimizer(model: nn.Module) -> bool:
     """Return whether an optimizer of this process holds a parameter of `model` that is trained.
 
-    The search looks at every object that the garbage collector knows, in about a tenth of a second.
-    False is also returned where the search raises.
+    A parameter is trained if it requires a gradient. The search looks at every object that the
+    garbage collector knows, in about a tenth of a second. False is also returned where the search
+    meets an error.
     """
     try:
         own = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}

@@ -38,7 +38,10 @@ class Forwards:
         self._reached: set[int] = set()  # watched roots that ran with gradients
 
     def know_trained(self, model: nn.Module) -> None:
-        """Note that `model` is trained: `watch` was given an optimizer with its parameters."""
+        """Note that `model` is trained.
+
+        Called for a model whose optimizer `watch` was given.
+        """
         self._trained[id(model)] = (ref(model), True)
 
     # -- watched roots
@@ -46,8 +49,8 @@ class Forwards:
     def enter(self, root: nn.Module, *, training: bool, gradients: bool) -> None:
         """Decide how the forward of a watched model is counted, and tell the clock that it begins.
 
-        root: the model's root module. training: whether it is in training mode. gradients: whether
-            gradients are enabled.
+        root: the model's root module. training: whether `root` is in training mode. gradients:
+            whether gradients are enabled.
         """
         number, outermost = id(root), self._clock.phases.forward is None
         if not gradients and outermost:
@@ -64,9 +67,10 @@ class Forwards:
         return self._held(root) if search else id(root) in self._trained and self._held(root)
 
     def _held(self, module: nn.Module) -> bool:
-        """Return whether an optimizer holds parameters of `module`; searched once for each module.
+        """Return whether an optimizer holds trained parameters of `module`.
 
-        If an optimizer does, the clock's `trains` is set, since something is trained.
+        The search, which takes long, is made once for each module; then its result is remembered.
+        If the result is True, the clock's `trains` is set: the process trains something.
         """
         known = self._trained.get(id(module))
         if known is None or known[0]() is not module:
@@ -114,12 +118,12 @@ class Forwards:
     ) -> bool:
         """Return whether a use of a name without gradients belongs to monitoring the training.
 
-        module: the outermost module that is being called; None without one. outermost: whether no
-            forward of a watched model runs.
+        A use of a name outside of watched models, while a pass is open, is part of that pass's
+        forward if the name was used with gradients before. The plan's `use` then becomes MIXED,
+        and no later use of the name counts as monitoring.
 
-        If a pass is open, a use (outside of watched models) of a name that was used with gradients
-        before is taken as part of that pass's forward: the plan's `use` becomes MIXED, and no later
-        use of the name counts as monitoring.
+        plan: what is recorded of the name. module: the outermost module that is being called; None
+            without one. outermost: whether no forward of a watched model runs.
         """
         if plan.use == REACHED:
             if outermost and self._clock.is_open:  # part of the forward of the open pass

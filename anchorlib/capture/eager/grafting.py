@@ -8,10 +8,10 @@ the run A-graft. Such a run records its own values, computed from A's. So a reco
 A's was computed differently: every independent cause shows in one run, even those downstream of
 another cause.
 
-How A's bits get into the training:
+How the values of A, bit for bit, get into the training:
 
     values        in place, below autograd: the graph stays, and an operation that saved its output
-                  (tanh, softmax, relu) sees A's bits in backward too
+                  (tanh, softmax, relu) sees A's values in backward too
     gradients     returned by the tensor's hook, in the layout of the gradient that is replaced
     parameters,   in place: gradients before the optimizer's step, values and state after it,
     state         parameters and buffers when a pass begins
@@ -57,10 +57,10 @@ _SCALED = "it carries another loss scale"
 class Graft:
     """Replaces the values of a training at its anchors by those of a recorded run.
 
-    Safe to call from any thread.
+    Its methods may be called from any thread.
 
-    run, rank: whose records are taken. steps: the steps in which values are replaced; None: all
-        steps.
+    run, rank: the recorded run, and the rank of it whose records are taken. steps: the steps in
+        which values are replaced; None: all steps.
     """
 
     def __init__(self, run: Run, rank: int, steps: Steps | None = None) -> None:
@@ -81,9 +81,11 @@ class Graft:
     ) -> None:
         """Overwrite `x` with the value that the other run recorded at these coordinates.
 
-        `x` is left as it is, and counted as skipped, where there is no such record, where the
-        record has no values or another shape, dtype or loss scale, or where `x` has no memory of
-        its own for each element. Nothing is done or counted in steps that are not to be replaced.
+        `x` is left as it is, and counted as skipped, where the other run has no such record, where
+        the record has no values or another shape, dtype or loss scale, or where `x` is no dense
+        array with memory of its own for each element. In steps in which nothing is to be replaced,
+        nothing is done or counted.
+        name, kind: those under which `x` is recorded. scaling: the loss scale of `x`.
         """
         theirs = self._theirs(name, kind, at, x, scaling)
         if theirs is None:
@@ -101,9 +103,10 @@ class Graft:
     ) -> torch.Tensor | None:
         """Return the recorded gradient that replaces the gradient `x`; None where no record fits.
 
-        A record fits that has values, and the name, kind, coordinates, shape, dtype and loss scale
-        of `x`. If none does, `x` is counted as skipped. In steps that are not to be replaced, None
-        is returned and nothing is counted.
+        A record fits if it has values, and has the name, kind, coordinates, shape, dtype and loss
+        scale of `x`. If no record fits, `x` is counted as skipped. In steps in which nothing is to
+        be replaced, None is returned and nothing is counted.
+        name, kind: those under which `x` is recorded. scaling: the loss scale of `x`.
         """
         theirs = self._theirs(name, kind, at, x, scaling)
         if theirs is None:
@@ -130,7 +133,11 @@ class Graft:
     def _read(
         self, name: str, kind: str, at: CallCoordinates, x: torch.Tensor, scaling: ScaleAndFlags
     ) -> torch.Tensor | str:
-        """Return the run's tensor at these coordinates, or a text on why it cannot be used."""
+        """Return the other run's tensor at these coordinates, or a text on why it cannot be used.
+
+        It can be used in place of `x`, whose name, kind and loss scale the other arguments are, if
+        it has the shape, dtype and loss scale of `x`.
+        """
         from anchorlib.reading import as_tensor  # the store is loaded where it is read
 
         series = self._series_of(name, kind)
@@ -173,16 +180,19 @@ class Graft:
         self._missing.setdefault(join(name, kind), reason)
 
     def begin(self, header: Callable[[str, Any], None]) -> None:
-        """Note in the header which run is grafted.
+        """Note in the header of the recorded run which other run is grafted.
 
-        That is done at the start, since the process may die later.
+        The note is made at the start, since the process may die later.
 
         header: writes a header entry, given its key and value.
         """
         header("grafted", self._run.name)
 
     def end(self, header: Callable[[str, Any], None]) -> None:
-        """Note in the header, and log, how many tensors were handed over and which were not."""
+        """Note in the header, and log, how many tensors were replaced, and which were not.
+
+        header: writes an entry of the recorded run's header, given its key and value.
+        """
         header("grafted.handed_over", self.handed)
         header("grafted.not_handed_over", dict(list(self._missing.items())[:_MOST]))
         count = sum(self.skipped.values())
@@ -202,7 +212,10 @@ class Graft:
 
 
 def _places(series: Series) -> dict[CallCoordinates, int]:
-    """Return, for the coordinates of each record, the index in the series of the last one there."""
+    """Return the index of a record in `series`, by the record's coordinates.
+
+    Where several records have equal coordinates, the index is that of the last.
+    """
     columns = series.columns
     each = (columns[name].tolist() for name in ("step", "pass_index", "call", "phase"))
     return {CallCoordinates(*one): index for index, one in enumerate(zip(*each, strict=True))}
@@ -211,8 +224,8 @@ def _places(series: Series) -> dict[CallCoordinates, int]:
 def _laid_out_as(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Return `values` with the strides of `x`, as the order of later sums depends on strides.
 
-    If `x` was expanded from fewer elements, as the gradient of a sum is, so is the result, if the
-    values allow it.
+    `x` may have been expanded from fewer elements (stride 0), as the gradient of a sum is. The
+    result is then expanded too, if `values` are equal along the expanded axes.
     """
     once = values
     for axis, (stride, size) in enumerate(zip(x.stride(), x.shape, strict=True)):

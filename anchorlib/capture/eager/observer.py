@@ -2,7 +2,7 @@
 
 Anchors, watched modules and optimizers share one observer: it has the clock and the recorder, and
 lets no exception of ours out into a user's forward, backward or optimizer step. A plan, here, is
-what is recorded of one name: its streams of each kind and phase.
+what is recorded of one name. It has streams for each kind and phase: a stream records in one mode.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def _all_idle(streams: tuple[Stream, ...], step: int) -> bool:
 class GradientHook:
     """A tensor hook that observes the gradient of the tensor of one forward call.
 
-    plan: what is recorded; None: the hook only notes that there is a gradient. at: the coordinates
-        of the forward call.
+    plan: what is recorded of the tensor; None: the hook only notes that a gradient came. at: the
+        coordinates of the forward call.
     """
 
     __slots__ = ("_observer", "_plan", "at")
@@ -75,7 +75,7 @@ class GradientHook:
         self.at = at
 
     def serves(self, observer: Observer, plan: NameStreams | None) -> bool:
-        """Return whether this hook records what `plan` selects, for the observer `observer`."""
+        """Return whether this hook was made for the same observer and the same plan."""
         return self._observer is observer and self._plan is plan
 
     @never_traced
@@ -89,7 +89,10 @@ class GradientHook:
 
 
 class LeafHook(GradientHook):
-    """A gradient hook on a leaf; a later pass may use the leaf without anchoring it again."""
+    """A gradient hook on a leaf, which stays on the leaf from pass to pass.
+
+    A later pass may use the leaf without anchoring it again.
+    """
 
     __slots__ = ()
 
@@ -110,8 +113,9 @@ class LeafHook(GradientHook):
 class Observer:
     """Observes tensors in eager code for one session: records values, and hooks gradients.
 
-    outside: called with each output of compiled code, its autograd node, plan and coordinates: a
-        part of the output's gradient may stay inside the compiled code.
+    outside: is called with each output of compiled code whose gradient is recorded, with the
+        output's autograd node, plan and coordinates, since a part of the gradient may stay inside
+        the compiled code.
     """
 
     def __init__(self, clock: Clock, recorder: Recorder) -> None:
@@ -137,10 +141,12 @@ class Observer:
     ) -> None:
         """Observe `x` in the forward pass, and hook its gradient.
 
-        plan: what is recorded of the name of `x`. grad: whether the gradient is recorded. given:
-            the module that made `x`, with its arguments.
         A call that activation checkpointing repeats in backward is not recorded again. Under
         `anchorlib.graft`, `x` is overwritten with the other run's value.
+
+        plan: what is recorded of the name of `x`. grad: False records no gradient. given: the
+            module whose output `x` is, with the arguments of its call; None for other tensors.
+
         Raises nothing but UnsupportedError, for a tensor that an anchor cannot record.
         """
         try:
@@ -180,9 +186,9 @@ class Observer:
     def _repeated(self, plan: NameStreams, x: torch.Tensor, *, wanted: bool) -> bool:
         """Return whether activation checkpointing repeats a call whose value is recorded already.
 
-        If the call was first made without gradients, the gradient of `x` is hooked now; if it is
-        not known which call is repeated, the gradient is counted as skipped.
-        wanted: whether the gradient is recorded.
+        If the call was first made without gradients, the gradient of `x` is hooked now, in the
+        repetition. If the repeated call is not known, the gradient is counted as skipped.
+        plan: what is recorded of the name of `x`. wanted: whether the gradient is to be recorded.
         """
         what = repetition()
         if what is not Repetition.UNFOLLOWED:
@@ -209,9 +215,11 @@ class Observer:
     def gradient(
         self, plan: NameStreams | None, at: CallCoordinates, gradient: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """Observe a gradient of the forward call at `at`.
+        """Observe the gradient of a tensor whose forward call has the coordinates `at`.
 
-        plan: what is recorded; None: only note that the pass has a gradient.
+        plan: what is recorded of the tensor; None: only note that the pass has a gradient.
+            gradient: None is ignored.
+
         Returns None, or under `anchorlib.graft` the other run's gradient, to be used instead.
         """
         if self.closed or gradient is None:
@@ -230,8 +238,9 @@ class Observer:
     def pass_gradient(
         self, plan: NameStreams, gradient: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """Observe the gradient that one backward adds to a parameter.
+        """Observe the gradient that one backward adds to a parameter, of the kind `pass_grad`.
 
+        plan: what is recorded of the parameter. gradient: None is ignored.
         Returns None, or under `anchorlib.graft` the other run's gradient, to be used instead.
         """
         if self.closed or gradient is None:
@@ -255,11 +264,12 @@ class Observer:
         x: torch.Tensor,
         scaling: ScaleAndFlags = UNSCALED,
     ) -> None:
-        """Observe a tensor that belongs to no forward call, as a parameter or optimizer state.
+        """Observe a tensor that belongs to no forward call, such as a parameter or optimizer state.
 
-        plan: what is recorded of its name. kind: "updated", "opt.exp_avg" and so on. scaling: the
-            loss scale and flags to store with the record.
         Under `anchorlib.graft`, `x` is overwritten with the other run's value.
+
+        plan: what is recorded of the tensor's name. kind: the tensor's kind, such as "updated" or
+            "opt.exp_avg". scaling: the loss scale and flags to store with the record.
         """
         streams = plan.streams(kind, at.phase)
         if not streams or self.closed:
@@ -281,9 +291,12 @@ class Observer:
     ) -> None:
         """Hook `x` to record its gradient, or at least to notice that its pass has a gradient.
 
-        node: the autograd node that made `x`; None for a leaf. streams: the streams of the
-            gradient, empty where it is not recorded. If none selects anything in this step, `x` is
-            hooked only where no other hook would notice the pass's gradient.
+        If no stream can select anything in this step, nothing is recorded. `x` is then hooked only
+        where no other hook would notice the pass's gradient, or where `x` is a model's output.
+
+        plan: what is recorded of `x`. at: the coordinates of the forward call. node: the autograd
+            node that made `x`; None for a leaf. streams: those of the gradient, one for each mode;
+            empty where the gradient is not recorded.
         """
         recorded: NameStreams | None = plan
         if not (streams and streams[0].at_once) and _all_idle(streams, at.step):
@@ -297,9 +310,13 @@ class Observer:
             register_hook(x, node, GradientHook(self, recorded, at))
 
     def _follow_leaf(self, plan: NameStreams | None, x: torch.Tensor, at: CallCoordinates) -> None:
-        """Hook a leaf once for each plan, however often it is anchored: a leaf outlives the step.
+        """Hook the leaf `x`, unless it has a hook for this plan: a leaf outlives the step.
 
-        Where this torch does not show a tensor's hooks, the gradient is counted as skipped instead.
+        An earlier hook gets the new coordinates. Where this torch does not show a tensor's hooks,
+        no hook is placed, and the gradient is counted as skipped.
+
+        plan: what is recorded of `x`; None: the hook only notes that the pass has a gradient. at:
+            the coordinates of the forward call.
         """
         if not hooks_are_known:  # an earlier hook could not be found, and hooks would pile up
             if plan is not None:
@@ -317,17 +334,21 @@ class Observer:
         self._hook_handles.append(add_tensor_hook(x, LeafHook(self, plan, at)))
 
     def catch_up(self) -> None:
-        """Call the action `due` once, if there is one: something that waits until training goes on.
+        """Call the action `due`, if there is one, and forget it.
 
-        Called as a watched model's forward begins, and in some sessions as an optimizer's step
-        begins (see `catches_up_before_steps`).
+        It is an action that waits until training goes on. So this method is called as a watched
+        model's forward begins, and in some sessions as an optimizer's step begins (see
+        `catches_up_before_steps`).
         """
         due, self.due = self.due, None
         if due is not None:
             self.guarded(due)
 
     def guarded(self, action: Callable[[], object]) -> None:
-        """Run `action` inside the user's training; if it raises, count and log the exception."""
+        """Run `action` at once; if it raises, count and log the exception, and return.
+
+        This keeps exceptions of ours out of the user's training.
+        """
         try:
             action()
         except Exception as fault:  # noqa: BLE001  # inside a user's optimizer step
@@ -336,7 +357,8 @@ class Observer:
     def fault(self, name: str, kind: str, fault: Exception) -> None:
         """Count and log `fault`, an exception of ours while `name` was observed; training goes on.
 
-        kind: the observed tensor's ("value", "grad", …). Equal exceptions are logged once.
+        Equal exceptions are logged once, but each is counted.
+        kind: the kind of the observed tensor, such as "value" or "grad".
         """
         reason = f"{type(fault).__name__}: {fault}"[:200]
         self.recorder.skip(name, kind, reason, self.clock.step)

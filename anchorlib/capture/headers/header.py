@@ -26,9 +26,11 @@ __all__ = ["autocast", "command", "run_header"]
 
 
 def run_header(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the header: versions, devices, precision, determinism, world layout, code and command.
+    """Return the run header, by entry name: versions, devices, settings of torch, and the command.
 
-    attributes: the user's own entries, which become `user.NAME`.
+    It also has the git commit of the script, and the environment variables that place this process
+    in a distributed job or that numeric libraries read.
+    attributes: the user's own entries, by name; they become `user.NAME`.
     """
     return {
         "python": platform.python_version(),
@@ -152,9 +154,10 @@ def _world() -> dict[str, Any]:
 
 
 def command(argv: list[str], *, inline: bool = False) -> list[str]:
-    """Return the command line `argv`, from the interpreter on, with secrets masked.
+    """Return the command line `argv` with secrets masked.
 
-    inline: whether it is `python -c CODE`; then all of CODE is masked.
+    argv: the words of the command line, from the interpreter on. inline: whether the command is
+        `python -c CODE`; then all of CODE is masked.
     """
     shown = masked(argv)
     if inline:
@@ -164,9 +167,9 @@ def command(argv: list[str], *, inline: bool = False) -> list[str]:
 
 
 def _git_commit() -> str | None:
-    """Return the git commit of the running script's folder; None outside git.
+    """Return the hash of the git commit in the running script's folder; None where git gives none.
 
-    "+" at its end says that files differ from the commit.
+    "+" after the hash says that tracked files differ from the commit.
     """
     script = Path(sys.argv[0] or ".").resolve().parent
     if not script.is_dir():

@@ -8,9 +8,9 @@ another value than the step before. The random state has a point at the beginnin
 (`random.pass1`: the second pass of a step): a digest of the state of torch's CPU generator, which
 each draw on the CPU changes. The states of GPUs are not read, since that would wait for the GPU.
 
-An entry is written whole whenever it has grown by half, and at the end, so that all writes together
-cost only a few times the last one. `until` is the last step that the history covers; a history ends
-after 4,096 points.
+An entry is written whole whenever its points have grown by half, and at the end, so that all writes
+together cost only a few times the last one. `until` is the last step that the history covers; a
+history ends after 4,096 points.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class _History:
         self._due = 2  # a value that never changes, as most, is written only at the end
 
     def see(self, step: int, value: Any) -> None:
-        """Add (step, value) to the history where the value has changed since the last step seen.
+        """Note that the value was `value` in `step`, and add a point if the value has changed.
 
-        A full history ignores the call.
+        It has changed if it differs from that of the last point, or if there is no point yet. Does
+        nothing once the history has 4,096 points.
         """
         points = self._points
         if len(points) >= _MOST:
@@ -86,7 +87,10 @@ class Histories:
         self._latest = (-1, -1)
 
     def follow(self, optimizer: torch.optim.Optimizer, head: str) -> None:
-        """Have `stepped` note the hyperparameters of `optimizer`, called `head` in the header."""
+        """Have later calls of `stepped` note the hyperparameters of `optimizer`.
+
+        head: the first word of the optimizer's header entries, such as "optimizer2".
+        """
         self._heads[optimizer] = head
 
     def stepped(self, optimizer: torch.optim.Optimizer, step: int) -> None:
@@ -103,7 +107,8 @@ class Histories:
     def began(self, step: int, pass_index: int) -> None:
         """Note the random state of torch's CPU generator as a pass of a step begins.
 
-        pass_index: the number of the pass in the step; only the first eight are noted.
+        pass_index: the number of the pass in the step, from 0 on. Does nothing for passes after the
+            eighth, and for the pass that was noted last.
         """
         if pass_index >= _PASSES or self._latest == (step, pass_index):
             return

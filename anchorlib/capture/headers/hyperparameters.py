@@ -1,4 +1,4 @@
-"""The class and hyperparameters (learning rate, betas, …) of an optimizer, for the run header."""
+"""The class of an optimizer and its hyperparameters, such as lr and betas, for the run header."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ _SHOWN = 8  # most parameter groups whose values are listed
 
 
 def hyperparameters(optimizer: torch.optim.Optimizer, which: int = 0) -> dict[str, Any]:
-    """Return header entries of `optimizer`: "optimizer" (its class), "optimizer.lr" and so on.
+    """Return the header entries of `optimizer`, by name: its class, groups and hyperparameters.
 
-    A value that all parameter groups share is given once. Otherwise the values of the first eight
-    groups are given as a list. Options that are False or None in all groups are not listed.
-    which: the optimizer's number in the run, from 0 on; the entries of number 1 are called
-        "optimizer2", "optimizer2.lr" and so on.
+    "optimizer" has the name of the class, "optimizer.groups" the number of parameter groups if
+    there are several. Each option of the groups, such as lr, has an entry, "optimizer.lr". A value
+    that all groups share is given once; otherwise the values of the first eight groups are given as
+    a list. Options that are False or None in all groups have no entry.
+
+    which: the optimizer's number in the run, from 0 on. For number 1, "optimizer2" takes the place
+        of "optimizer".
     """
     head = header_prefix(which)
     groups: Sequence[Mapping[str, Any]] = optimizer.param_groups
@@ -36,19 +39,20 @@ def hyperparameters(optimizer: torch.optim.Optimizer, which: int = 0) -> dict[st
 
 
 def header_prefix(which: int) -> str:
-    """Return the first word of an optimizer's header entries: "optimizer", "optimizer2" and so on.
+    """Return the first word of an optimizer's header entries, such as "optimizer2".
 
-    which: the optimizer's number in the run, from 0 on.
+    which: the optimizer's number in the run: 0 gives "optimizer", 1 gives "optimizer2".
     """
     return f"optimizer{which + 1}" if which else "optimizer"
 
 
 def scheduled(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the numbers in the first eight parameter groups, by name: a schedule may change them.
+    """Return the hyperparameters that a schedule may change, by name: numbers and lists of numbers.
 
-    A name is returned if its value is a number, or a list of numbers, in each of these groups. The
-    value is returned once if the groups share it; otherwise a list has the value of each group.
-    Tensors on a GPU are left out, since reading them would wait for the GPU.
+    Only the first eight parameter groups are read. A hyperparameter is returned if it is a number,
+    or a list of numbers, in each of them. If all these groups have one value, that value is
+    returned; otherwise a list of each group's value. Tensors on a GPU are left out, since reading
+    them would wait for the GPU.
     """
     numbers: dict[str, list[Any]] = {}
     groups: Sequence[Mapping[str, Any]] = optimizer.param_groups
@@ -79,7 +83,10 @@ def _number(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number, a text or a short list of them as a JSON value; None for other values."""
+    """Return a number, bool, text, one-element tensor or short list of these as a JSON value.
+
+    Return None for any other value. A list is short if it has at most eight items.
+    """
     if isinstance(value, torch.Tensor):
         return value.item() if value.numel() == 1 else None
     if isinstance(value, tuple | list):

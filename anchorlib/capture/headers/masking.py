@@ -78,8 +78,10 @@ def masked(argv: Sequence[str]) -> list[str]:
 def masked_value(name: str, value: Any, depth: int = HEADER_DEPTH) -> Any:
     """Return a value of a configuration with secrets masked, also inside mappings and lists.
 
-    name: the key of the value. depth: how deep the value may be nested.
-    Raises OptionError for a value nested deeper than a header may be.
+    name: the key of the value, which may mean that the value is a secret. depth: how many levels of
+        mappings and lists the value may have, itself included.
+
+    Raises OptionError for a value that is nested deeper.
     """
     if not depth:
         raise OptionError(f"{name} is nested more than {HEADER_DEPTH} deep, which no header keeps")
@@ -123,10 +125,10 @@ def _as_json(text: str) -> str:
 
 
 def _without_pairs(text: str) -> str:
-    """Return `text` with its end masked, from the first secret on that a name announces.
+    """Return `text` with its end masked, from the first secret on that follows its name.
 
-    In `token=x`, the name `token` announces the secret `x`. A text without any is returned as it
-    is.
+    In `token=x`, the name `token` says that `x` is a secret. A text without such a secret is
+    returned as it is.
     """
     for pair in _PAIR.finditer(text):
         name = pair["name"]
@@ -137,7 +139,10 @@ def _without_pairs(text: str) -> str:
 
 
 def _of_environment() -> list[str]:
-    """Return the secrets among the values of environment variables, the longest first."""
+    """Return the values of environment variables that are secrets, the longest first.
+
+    Values of fewer than 8 letters and paths are left out.
+    """
     return _secrets_among(tuple(os.environ.items()))
 
 

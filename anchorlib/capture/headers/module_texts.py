@@ -23,10 +23,10 @@ MOST_WORD = 40
 
 
 def module_texts(modules: Mapping[str, nn.Module]) -> dict[str, str]:
-    """Return header entries "module.NAME" of at most 1,024 modules.
+    """Return the header entries of at most 1,024 modules: their texts, by "module.NAME".
 
-    Listed are modules without submodules, and modules with settings as attributes.
-    modules: each by the name under which its output is recorded.
+    Modules without submodules have an entry, and of the others those with settings as attributes.
+    modules: the modules, by the name under which each one's output is recorded.
     """
     entries: dict[str, str] = {}
     for name, module in modules.items():
@@ -39,7 +39,10 @@ def module_texts(modules: Mapping[str, nn.Module]) -> dict[str, str]:
 
 
 def module_tree(modules: Mapping[str, nn.Module]) -> str:
-    """Return the number of modules, and a digest of their names and classes, as text."""
+    """Return a text with the number of modules, and a digest of their names and classes.
+
+    modules: the modules, by name.
+    """
     lines = "\n".join(f"{name}: {type(module).__name__}" for name, module in modules.items())
     digest = xxhash.xxh3_64_hexdigest(lines.encode(errors="surrogatepass"))
     return f"{len(modules):,} modules, {digest}"
@@ -56,9 +59,10 @@ def _text(module: nn.Module, kept: list[str]) -> str:
 
 
 def _kept(module: nn.Module) -> Iterator[str]:
-    """Yield a module's attributes that are numbers, bools or short texts, as "eps=1e-05".
+    """Yield a module's attributes that are numbers, bools or short texts, such as "eps=1e-05".
 
-    None of the module's code is run. Nothing is yielded for a module of torch's own.
+    Secrets are masked. Attributes whose names begin with "_" are left out, and `training`. None of
+    the module's code is run. Nothing is yielded for a module of torch's own.
     """
     if type(module).__module__.partition(".")[0] == "torch":
         return

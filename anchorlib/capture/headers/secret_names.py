@@ -47,7 +47,11 @@ _NUMBER: Final = re.compile(r"[+-]?[\d_.]+(?:e[+-]?\d+)?")
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether the words of `name` and the look of `value` say that `value` is a secret."""
+    """Return whether the words of `name` say that `value` is a secret.
+
+    Words such as "password" say so for any value. Other words do not say so of a switch such as
+    "true", and some, such as "token", not of a number either.
+    """
     words = [word.lower() for word in _WORD.findall(name)]
     singular = [word if word.endswith("ss") else word.removesuffix("s") for word in words]
     if any(word.endswith(_PLAIN) for word in singular):

@@ -22,7 +22,7 @@ Read = Callable[[], tuple[int, bytes]]
 
 
 class StartingValues:
-    """The entry "starts" of a run header, to which each watched model adds its tensors.
+    """The entry "starts" of a run header, to which each watched model adds digests of its tensors.
 
     tell: writes an entry of the header, given its key and value.
     """
@@ -35,8 +35,10 @@ class StartingValues:
     def note(self, step: int, tensors: Iterable[tuple[str, Read]]) -> None:
         """Add the digests that `tensors` have as `step` begins, and write the entry.
 
-        tensors: names, each with a function that reads the tensor. Tensors beyond 4,096, or beyond
-            4 GiB in sum, are left out.
+        A name that has a digest already keeps it.
+
+        tensors: names, each with a function that reads the tensor's size and digest. All calls
+            together read at most 4,096 tensors, and stop after 4 GiB; further ones are left out.
         """
         for name, read in tensors:
             if len(self._starts) >= _MOST_TENSORS or self._left <= 0:

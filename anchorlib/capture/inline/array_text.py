@@ -41,12 +41,12 @@ class PrintFormat:
     edge_items: elements shown at each end of a dimension that is cut.
     max_line_width: a row is split, between elements, where its line would be longer than so many
         characters with indentation, brackets and separators; 0: never.
-    digits: significant digits of the largest magnitude shown; all elements get as many decimals and
-        are aligned. Integers always show all their digits. 0: each element in full (the shortest
-        text that reads back as the same number), not aligned.
+    digits: how many significant digits the largest magnitude has; all elements have as many
+        decimals as that one, and are aligned. Integers always show all their digits. 0: each
+        element in full (the shortest text that reads back as the same number), not aligned.
     float_format: "fixed" (12.35), "scientific" (1.235e+01), "none" (each element by itself, as %g
-        writes it), or "auto": fixed where every finite element but 0 is at least 1e-4, below
-        10^digits, and keeps a digit other than 0; else scientific.
+        writes it), or "auto". "auto" is "fixed" if each finite element other than 0 is at least
+        1e-4 and below 10^digits, and shows a digit other than 0; else it is "scientific".
 
     Raises OptionError for any other float_format, for counts that are not ints from 0 up, and for a
     separator or bracket that is not text.
@@ -76,7 +76,10 @@ class PrintFormat:
                 raise OptionError(f"{name} is an int of 0 or more, not {count!r}")
 
     def cut(self, shape: tuple[int, ...]) -> tuple[bool, ...]:
-        """Return, for each dimension of an array of this shape, whether only its ends are shown."""
+        """Return, for each dimension of an array, whether only the ends of the dimension are shown.
+
+        shape: the array's shape.
+        """
         summarise = 0 < self.summarise_threshold < math.prod(shape)
         return tuple(summarise and size > 2 * self.edge_items for size in shape)
 
@@ -84,8 +87,8 @@ class PrintFormat:
 def format_edges(array: np.ndarray[Any, Any], cut: tuple[bool, ...], form: PrintFormat) -> str:
     """Return the text of an array whose long dimensions were cut to their first and last elements.
 
-    array: the elements that are left. cut: for each dimension, whether it was cut; the text shows
-        an ellipsis in the middle of such a dimension.
+    array: the elements that are left. cut: for each dimension, whether the caller has cut it; the
+        text shows an ellipsis in the middle of such a dimension. form: how to show the elements.
     """
     if array.size == 0 and not any(cut):
         return form.open_bracket + form.close_bracket
@@ -130,7 +133,10 @@ def _row(elements: list[str], form: PrintFormat, depth: int) -> list[str]:
 
 
 def _elements(values: np.ndarray[Any, Any], form: PrintFormat) -> list[str]:
-    """Return the values, shape (n), as texts, all as wide as the widest unless `digits` is 0."""
+    """Return the values, shape (n), as texts, which are padded to equal width unless `digits` is 0.
+
+    form: how to show the values; its `digits` is meant here.
+    """
     if values.dtype.kind == "c":
         write = _float_writer(np.concatenate((values.real, values.imag)), form)
         texts = [_complex(value.real, value.imag, write) for value in values]
@@ -148,7 +154,10 @@ def _complex(real: float, imaginary: float, write: _Write) -> str:
 
 
 def _float_writer(values: np.ndarray[Any, Any], form: PrintFormat) -> _Write:
-    """Return a function that writes any of the real values, shape (n), in one common format."""
+    """Return a function that writes a number as text, in one format that suits all of `values`.
+
+    values: the real numbers to be shown, shape (n).
+    """
     digits = form.digits
     if digits == 0:
         return str
@@ -165,7 +174,10 @@ def _float_writer(values: np.ndarray[Any, Any], form: PrintFormat) -> _Write:
 
 
 def _decimals(largest: float, digits: int) -> int:
-    """Return the number of decimals with which `largest` shows `digits` significant digits."""
+    """Return the number of decimals with which `largest` shows `digits` significant digits.
+
+    0 is returned where `largest` has as many digits, or more, before the point.
+    """
     exponent = int(f"{largest:.{digits - 1}e}".partition("e")[2])
     return max(0, digits - 1 - exponent)
 

@@ -52,11 +52,11 @@ def anchor(
     grad: False records only the value.
 
     The recorded gradient includes changes by hooks that were registered on `x` before this call,
-    not by hooks registered later. It carries the coordinates of this call.
+    not by hooks registered later. The gradient carries the coordinates of this call.
 
-    Raises NotATensorError (a TypeError), InvalidNameError or ModeError for a wrong call, and
-    UnsupportedError for tensors that cannot be recorded truly. While no session is active the call
-    does nothing, and checks nothing.
+    Raises NotATensorError (a TypeError), InvalidNameError or ModeError for a wrong argument, and
+    UnsupportedError for a tensor that an anchor would record wrongly. While no session is active,
+    the call does nothing, and checks nothing.
     """
     if not _active:
         return x
@@ -73,9 +73,10 @@ def anchor(
 class Anchors:
     """Handles the calls of `anchor` for one session: finds the plan of each name and mode.
 
-    A plan is what is recorded of a name. modes: the modes of anchors that are given none. wanted:
-    returns whether the session's selectors select a name and kind. scope: the phases and steps that
-    are recorded.
+    A plan is what is recorded of a name.
+
+    modes: the modes of anchors that are given none. wanted: returns whether the session's selectors
+        select a name and kind. scope: the phases and steps that are recorded.
     """
 
     def __init__(
@@ -97,11 +98,12 @@ class Anchors:
         self.compiled = compiled.CompiledObserver(observer, self._compiled_plan)
 
     def take(self, x: Any, name: str, mode: ModeSpec | None, *, grad: bool) -> None:
-        """Observe `x` under `name`, and have its gradient observed if `grad`.
+        """Observe `x` under `name` now, and hook its gradient if `grad` is true.
 
         A proxy, which stands for a tensor while torch.fx traces, is counted as skipped.
-        Raises NotATensorError, InvalidNameError, ModeError, and UnsupportedError for a tensor that
-        an anchor cannot record.
+        x, name, mode, grad: as given to `anchor`.
+        Raises NotATensorError, InvalidNameError or ModeError for a wrong argument, UnsupportedError
+        for a tensor that an anchor cannot record.
         """
         if type(x) is not torch.Tensor and not isinstance(x, torch.Tensor):
             if stands_for_a_tensor(x):
@@ -117,17 +119,19 @@ class Anchors:
         return name in self._names
 
     def found_plan(self, name: str) -> NameStreams:
-        """Return what to record of a tensor that no anchor named, such as the loss, under `name`.
+        """Return the plan of a tensor that is recorded as `name` without an anchor: the loss.
 
-        It is the plan of an anchor `name` that is given no mode.
+        It is the plan that an anchor `name` without a mode has.
         """
         return self._of_modes.get((name, self._modes)) or self._plan(name, None)
 
     def _records_nothing(self, plan: NameStreams) -> bool:
-        """Return whether this use of a name can be skipped: it is neither recorded nor counted.
+        """Return whether this use of a name can be skipped, neither recorded nor counted.
 
-        The first use of a name, and its first use with gradients, are never skipped: they decide
-        how later uses of the name are counted (see `eager.forwards`).
+        It can be skipped if the session's phases and steps leave it out. But the first use of a
+        name, and its first use with gradients, are never skipped: they decide how later uses of the
+        name are counted (see `eager.forwards`).
+        plan: what is recorded of the name.
         """
         if plan.use == NEW or (plan.use == QUIET and torch.is_grad_enabled()):
             return False
@@ -135,7 +139,10 @@ class Anchors:
         return self._scope.records_nothing(clock.step, clock.phase)
 
     def _plan_of(self, name: str, mode: ModeSpec | None) -> NameStreams:
-        """Return what is recorded at an anchor that the program calls, and note its name."""
+        """Return the plan of an anchor that the program calls, and note that `name` was called.
+
+        name, mode: as given to `anchor`. Raises InvalidNameError or ModeError for wrong ones.
+        """
         given = tuple(mode) if type(mode) is list else mode
         plan = self._plans.get((name, given))
         if plan is None:
@@ -166,12 +173,11 @@ class Anchors:
     def _compiled_plan(self, name: str, modes: str) -> NameStreams | None:
         """Return the plan of an anchor or watched tensor in compiled code.
 
-        None is returned for a watched tensor without a name, or of an unknown watched model.
+        The name of an anchor is noted as called. None is returned for a watched tensor without a
+        name, or of an unknown watched model.
 
         modes: the texts of the anchor's modes joined by commas, "" for the session's modes, or
             `watch:N` for a tensor of the watched model number N.
-
-        The name of an anchor is noted as called.
         """
         kind, _, number = modes.partition(":")
         if kind != "watch":
@@ -203,13 +209,20 @@ def arm(start: Callable[[], None]) -> None:
 
 
 def recording() -> bool:
-    """Return whether `anchor` does anything; dynamo, when it traces the call, guards on that."""
+    """Return whether `anchor` does anything now.
+
+    dynamo guards on the result when it traces a call of this function: if the result changes, the
+    code is compiled anew.
+    """
     return _active
 
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Return a context manager in which `anchor` does nothing, to try out a model unrecorded."""
+    """Return a context manager in which `anchor` does nothing in the whole process.
+
+    It serves to try out a model unrecorded.
+    """
     global _active  # noqa: PLW0603
     was, _active = _active, False
     try:

@@ -29,7 +29,8 @@ LOSS: Final = "loss"
 class LossFinder:
     """Finds and records the losses of one session, by wrapping `torch.autograd.backward`.
 
-    taken: returns whether a watched model records a tensor of a given name.
+    anchors: says whether an anchor is called `loss`, and what to record of a loss. taken: returns
+        whether a watched model records a tensor of a given name.
     """
 
     def __init__(self, observer: Observer, anchors: Anchors, taken: Callable[[str], bool]) -> None:

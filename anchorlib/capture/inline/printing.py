@@ -54,18 +54,20 @@ def print_tensor(  # noqa: PLR0913  # the arguments of PopTorch's ipu_print_tens
     x: any tensor; its values, graph and gradient are not changed, and the return value may be
         ignored. A tensor without dense values (sparse, nested, transformed by `torch.func`) is
         shown by its `repr`. Fake and meta tensors, and the proxies of torch.fx, are not shown.
+
     title: "" prints `Tensor: …` and `Tensor_gradient: …`; control characters are escaped.
     print_gradient: False prints only the value.
     The other arguments set the format of the values: see `PrintFormat`.
 
     The gradient is printed in every backward that reaches `x`, with the changes by hooks that were
     registered on `x` before this call. A leaf outlives the step: its gradient is printed once in
-    each backward, however often `print_tensor` was called with the leaf. A call with the same title
-    and `print_gradient=False` ends that. Values are not printed again when checkpointing recomputes
-    them.
+    each backward, however often `print_tensor` was called with the leaf. A later call with the
+    leaf, the same title and `print_gradient=False` ends this. Values are not printed again when
+    activation checkpointing recomputes them.
 
-    Raises NotATensorError (a TypeError) and OptionError (a ValueError) before anything is printed.
-    Errors of writing to stderr are ignored.
+    Raises NotATensorError (a TypeError) for an `x` that is no tensor, and OptionError (a
+    ValueError) for a wrong format, before anything is printed. Errors of writing to stderr are
+    ignored.
     """
     form = (
         summarise_threshold,
@@ -100,7 +102,7 @@ def _print(x: Any, title: str, print_gradient: bool, form: tuple[Any, ...]) -> N
 
 
 class _GradientPrinter:
-    """A tensor hook that prints the gradient under "`title`_gradient" and does not change it."""
+    """A tensor hook that prints the gradient as "TITLE_gradient: …" and does not change it."""
 
     __slots__ = ("form", "title")
 
@@ -119,9 +121,10 @@ class _GradientPrinter:
 
 
 def _follow(x: torch.Tensor, printer: _GradientPrinter, *, wanted: bool) -> None:
-    """Hook `x` so that its gradient is printed, if that is `wanted`.
+    """Hook `x` so that `printer` prints its gradient, if that is `wanted`.
 
-    A leaf may have a hook of an earlier call: that hook is removed if no gradient is wanted now.
+    A leaf may have a hook of an earlier call with the same title. That hook is kept, with the new
+    format, or removed if no gradient is wanted now.
     """
     if not x.is_leaf:
         if wanted:
@@ -168,7 +171,7 @@ def _edges(
     """Return the values of `x` that are shown, as an array; only these are copied from the device.
 
     cut: for each dimension, whether only its first and last `items` elements are shown. dimension:
-        the dimension at which cutting begins.
+        the first dimension that is still to be cut.
     """
     if not any(cut[dimension:]):
         return decode(*as_storage(x))

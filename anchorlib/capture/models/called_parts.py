@@ -1,8 +1,8 @@
 """Parts of a watched model that a program calls directly, as Lightning's `training_step` does.
 
-Then the model's own forward does not run, so it cannot tell training from evaluation. Instead, the
-outermost part that is called counts as the whole model during its call: the part's `training`
-attribute tells training and evaluation apart.
+In such a program the model's own forward does not run, and so cannot show that a pass begins and
+whether it trains or evaluates. Instead, the outermost part that is called counts as the whole model
+during its call: the part's `training` attribute tells training and evaluation apart.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ def hook_called_parts(model: nn.Module, observer: Observer) -> Callable[[], None
 
 
 def _callable(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the outermost modules below `model` that have a forward, as those in a ModuleList."""
+    """Yield the outermost modules below `model` that have a forward.
+
+    A ModuleList has no forward: the modules in it are yielded instead.
+    """
     for child in model.children():
         if has_forward(child):
             yield child
@@ -64,7 +67,8 @@ class _CalledPart:
     def begins(self, module: nn.Module, _args: Any) -> None:
         """Note that the forward of this submodule begins.
 
-        It counts as the model's own forward if no forward of a watched model runs in this thread.
+        This forward counts as that of a watched model if none runs in this thread already.
+        module: the submodule.
         """
         observer = self._observer
         if torch.compiler.is_compiling() or observer.closed or recomputing():

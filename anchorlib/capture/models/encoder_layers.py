@@ -1,9 +1,9 @@
 """`nn.TransformerEncoderLayer` in evaluation: hides our hooks, so that it takes its fast path.
 
-The layer takes its fast path only if none of its modules has a hook. The slow path has other
-kernels, which round differently: hooks would change the values of an evaluation. The layer's
-forward looks for hooks on the modules of `self.modules()`. The method `modules` is replaced, once
-in a process: to the layer's own forward, the replacement shows the modules without our hooks.
+The layer takes its fast path (fused kernels) only if none of its modules has a hook. The slow path
+has other kernels, which round differently: hooks would change the values of an evaluation. The
+layer's forward looks for hooks on the modules of `self.modules()`. So the layer's method `modules`
+is replaced, once in a process: to the layer's own forward, it shows modules without our hooks.
 
 On its fast path a layer calls none of its modules, so only its output is recorded.
 """
@@ -47,7 +47,8 @@ class _Shown:
 def _modules(forward: object) -> Any:
     """Return a method `modules` that hides our hooks where the layer's own forward calls it.
 
-    forward: the code object of that forward.
+    For any other caller it is `nn.Module.modules`; in traced code it always hides our hooks.
+    forward: the code object of the layer's own forward.
     """
 
     def modules(self: nn.Module) -> Iterator[Any]:

@@ -1,6 +1,7 @@
 """The parameters and buffers of a watched model, recorded as a pass begins.
 
-Each is recorded once in a step and phase, and again in a later pass if its bits have changed.
+Each parameter or buffer is recorded once in a step and phase, and again in a later pass of the step
+if its bits have changed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ PlanOf = Callable[[str], NameStreams]
 class ModelState:
     """Records the parameters and buffers of one model.
 
-    starts: takes, at the first pass, digests of the parameters and buffers that are not recorded.
+    parts: the named parts of the model. starts: is given, at the first pass, digests of the
+        parameters and buffers that are not recorded.
     """
 
     def __init__(self, parts: NamedMembers, observer: Observer, starts: StartingValues) -> None:
@@ -47,9 +49,10 @@ class ModelState:
     def observe(self, at: CallCoordinates, plan_of: PlanOf) -> None:
         """Record the selected parameters and buffers as a pass begins.
 
-        Each is recorded once in a step and phase, and again in a later pass if its bits changed.
-        The first call also notes digests of those that are not recorded. Under `anchorlib.graft`,
-        those that are recorded are overwritten with the other run's values.
+        Each is recorded once in a step and phase, and again in a later pass of the step if its bits
+        changed. The first call also notes digests of the parameters and buffers that are not
+        selected. Under `anchorlib.graft`, the recorded ones are overwritten with the other run's
+        values.
         at: the coordinates of the pass. plan_of: returns what is recorded of a name.
         """
         self._note_starts(at, plan_of)
@@ -62,7 +65,11 @@ class ModelState:
                 self._observer.fault(name, "value", fault)
 
     def _note_starts(self, at: CallCoordinates, plan_of: PlanOf) -> None:
-        """Note digests of the parameters and buffers that are not recorded, at the first pass."""
+        """Note digests of the parameters and buffers that are not recorded, in the header.
+
+        Only the first call does this. at: the coordinates of the pass that begins. plan_of: returns
+        what is recorded of a name.
+        """
         starts, self._starts = self._starts, None
         if starts is not None:
             unrecorded = [
@@ -100,7 +107,8 @@ class ModelState:
 def _size_and_bits(tensor: torch.Tensor) -> tuple[int, bytes]:
     """Return the number of bytes that `tensor` has on this rank, and a digest of its bits.
 
-    Size 0 and an empty digest are returned for a tensor without values to read.
+    Of a sharded tensor, a rank has a part. Size 0 and an empty digest are returned for a tensor
+    without values to read.
     """
     try:
         bits = _bits(tensor)

@@ -44,9 +44,12 @@ _numbers = count()
 class ModelWatch:
     """The hooks on one model, and the choices of tensors that the hooks record.
 
+    Each call of `watch` adds a choice: the tensors that it selects, and their modes.
+
+    parts: the named parts of the model.
     wanted: returns whether the session's selectors select a name and kind; its third argument is
         the kinds that the name can have, empty where they are not known.
-    starts: takes the digests of parameters and buffers of which no values are recorded.
+    starts: is given digests of the parameters and buffers of which no values are recorded.
     """
 
     def __init__(
@@ -126,11 +129,14 @@ class ModelWatch:
         return bool(self._chosen(name, "value")), bool(self._chosen(name, "grad"))
 
     def records_nothing(self, step: int, phase: str) -> bool:
-        """Return whether no observation in `step`, by a thread in `phase`, can be selected."""
+        """Return whether every choice leaves out all observations made in `step` and `phase`."""
         return all(choice.records_nothing(step, phase) for choice in self.choices)
 
     def _any(self, name: str) -> bool:
-        """Return whether any output of the module `name` (`NAME`, `NAME:1`, …) may be recorded."""
+        """Return whether any output of the module `name` may be recorded, or its gradient.
+
+        The outputs of a module that returns several tensors are called `NAME`, `NAME:1`, `NAME:2`.
+        """
         return bool(self._chosen(name, "value") or self._chosen(name, "grad")) or any(
             choice.reaches_below(name) for choice in self.choices
         )
@@ -201,9 +207,10 @@ class ModelWatch:
         self._observer.clock.leave_root()
 
     def _trace(self, name: str, value: Any, *, root: bool = False) -> None:
-        """Observe the tensors of an input or output `value` in code that is being compiled.
+        """Have compiled code observe the tensors in an input or output, while dynamo traces it.
 
-        name: the name of the input or output. root: whether it is the whole model's output.
+        name: the name of the input or output. value: what the module was given or returned. root:
+            whether it is the whole model's output.
         """
         for leaf, tensor in named_leaves(name, value):
             watch_compiled(tensor, leaf, self.number, root=root)
@@ -233,7 +240,8 @@ class ModelWatch:
     def _see(self, name: str, output: Any, given: Given) -> None:
         """Observe the tensors in the output of the module `name`.
 
-        given: the module and its arguments.
+        output: what the module's forward returned. given: the module, with the positional and
+            keyword arguments of the call.
         """
         if type(output) is torch.Tensor:
             self._observe(name, output, given)
@@ -264,7 +272,8 @@ class ModelWatch:
     def on_pass(self, at: CallCoordinates) -> None:
         """Record parameters and buffers as the pass at `at` begins, and note layers in eval mode.
 
-        Each is recorded once in a step and phase, and again in a later pass if its bits changed.
+        Each selected parameter or buffer is recorded once in a step and phase, and again in a later
+        pass of the step if its bits changed.
         """
         if self._observer.closed or self.records_nothing(at.step, at.phase):
             return

@@ -18,9 +18,11 @@ __all__ = ["ModuleHook", "PassGradient", "ShardGradient"]
 
 
 class ModuleHook(OwnHook):
-    """A hook that calls `act` for one module only.
+    """A hook that calls a function, but only for the module that it was made for.
 
     It does nothing for a shallow copy or a replica of the module, which shares the module's hooks.
+
+    act: the function, which gets what torch gives the hook: the module and further arguments.
     """
 
     __slots__ = ("_act", "_module")
@@ -31,7 +33,7 @@ class ModuleHook(OwnHook):
 
     @skip_frames
     def __call__(self, module: nn.Module, *arguments: Any) -> None:
-        """Call the hook's function if `module` is the watched one."""
+        """Call the hook's function, with these arguments, if `module` is not a copy."""
         if self._module() is module:
             self._act(module, *arguments)
 
@@ -56,7 +58,10 @@ class PassGradient:
 
 
 class ShardGradient:
-    """A sharded parameter's hook, which runs after the reduced gradient was added to its `grad`."""
+    """A sharded parameter's hook, which runs after the reduced gradient was added to its `grad`.
+
+    Reduced means summed or averaged over the ranks, as each rank gets its shard.
+    """
 
     __slots__ = ("_last", "_observer", "_plan")
 
@@ -67,7 +72,10 @@ class ShardGradient:
 
     @never_traced
     def __call__(self, parameter: torch.Tensor) -> None:
-        """Record `parameter.grad` if one pass made it; count a sum over passes as skipped."""
+        """Record `parameter.grad` if a single pass made it.
+
+        A `grad` to which several passes have added is counted as skipped instead.
+        """
         gradient = parameter.grad
         if gradient is None:
             return

@@ -39,7 +39,10 @@ class ModuleModes:
         }
 
     def look(self, step: int) -> None:
-        """Report the layers in eval mode as a pass of `step` begins, each layer only once."""
+        """Call `tell` for layers in eval mode as a pass of `step` begins, once for each layer.
+
+        Does nothing while the whole model is in eval mode.
+        """
         if not self._root.training:
             return
         evaluating = [name for name, layer in self._layers.items() if not layer.training]

@@ -38,7 +38,7 @@ def _hookless(original: Callable[..., Any]) -> Callable[..., Any]:
 def _hooks_taken_off(model: nn.Module) -> Iterator[None]:
     """Return a context manager in which no module of `model` has our hooks.
 
-    At its end they are put back in their order.
+    At its end, our hooks are put back, at their old places among the other hooks.
     """
     taken = []
     for module in model.modules():

@@ -32,8 +32,8 @@ Known: TypeAlias = "Sequence[tuple[str, str]]"
 class WatchArguments:
     """The arguments of a call of `watch`.
 
-    selectors: None for the default: every module output with its gradient, and every parameter's
-        `grad` (with an optimizer; else `pass_grad`).
+    selectors: texts that name tensors, such as "fc1.bias@grad"; None for the default: every module
+        output with its gradient, and every parameter's `grad` (`pass_grad` without an optimizer).
     modes: how each selected tensor is recorded. scope: the phases and steps that are recorded.
     """
 
@@ -45,9 +45,9 @@ class WatchArguments:
 class Choice:
     """Decides which tensors of one model a call of `watch` selects.
 
-    asked: the arguments of that call.
+    asked: the arguments of the call of `watch`.
     known: every (name, kind) of the model that can be known before the first step. Tensors that
-        only a step can show are decided when they appear.
+        only a step can show, such as optimizer state, are decided when they appear.
     parts: the named parts of the model.
 
     Raises UnknownTensorError for a selector that matches nothing and cannot match anything later,
@@ -93,15 +93,15 @@ class Choice:
         return pairs
 
     def records_nothing(self, step: int, phase: str) -> bool:
-        """Return whether no observation in `step`, by a thread in `phase`, is selected."""
+        """Return whether this choice leaves out all observations made in `step` and `phase`."""
         return self.scope.records_nothing(step, phase) or all(
             idle(mode, step) for mode in self.modes
         )
 
     def wants(self, name: str, kind: str) -> bool:
-        """Return whether this choice records `kind` of `name`.
+        """Return whether this choice selects `kind` of the tensor `name`.
 
-        Selectors of `missing` that match are noted, and are not missing any more.
+        Selectors in `missing` that match are no longer listed there.
         """
         if (name, kind) in self._chosen:
             return True
@@ -119,7 +119,10 @@ class Choice:
         return wanted
 
     def reaches_below(self, name: str) -> bool:
-        """Return whether another output or input (`NAME:1`, `NAME:key`) of `name` may be wanted."""
+        """Return whether this choice may select further tensors in the output or input `name`.
+
+        They are called `NAME:1` or `NAME:key`, where the output or input holds several tensors.
+        """
         if self._default:
             return name != self._inputs
         return any(text.partition(":")[0] == name for text in self._late) or any(
@@ -130,16 +133,16 @@ class Choice:
 
     @property
     def names(self) -> set[str]:
-        """The names of the tensors that are recorded, as far as they are known.
+        """The names of the tensors that this choice selects, as far as they are known.
 
-        A module's name stands for its further outputs (`fc1:1`).
+        Further outputs of a module (`fc1:1`) are not listed: the module's name stands for them.
         """
         late = {split(text)[0].partition(":")[0] for text in self._late}
         return {name for name, _ in self._chosen} | late
 
     @property
     def missing(self) -> list[str]:
-        """Selectors of tensors that may appear only later, if no tensor has matched them yet."""
+        """The selectors that have matched no tensor yet, but may match one that appears later."""
         return [text for text, came in self._late.items() if not came]
 
 
@@ -148,8 +151,13 @@ def _recorded_as(
 ) -> str:
     """Return the selector `text`, changed to the names under which tensors are recorded.
 
-    A selector that matches nothing as it stands is tried with the model's prefix before it. If that
-    matches nothing either, the selector is returned without the prefix.
+    A selector that matches nothing as it stands is tried with the model's prefix before it. If it
+    matches nothing with the prefix either, it is returned without the prefix.
+
+    known: the (name, kind) of tensors that it may match. parts: the named parts of the model.
+        open_kinds: kinds that may appear only later, and so count as matching.
+
+    Raises OptionError for a `text` that is no str.
     """
     if not isinstance(text, str):
         raise OptionError(f"a selector is text, as 'fc1.bias@grad', not {text!r}")
@@ -164,17 +172,22 @@ def _recorded_as(
 
 
 def _renamed(text: str, parts: NamedMembers) -> str:
-    """Return the selector `text`; a tied parameter or shared module gets its first name."""
+    """Return the selector `text`, in which a tied parameter or shared module has its first name.
+
+    parts: the named parts of the model, which say the first names.
+    """
     name, kind = split(text)
     first = parts.first_name(name)
     return text if first == name else join(first, kind) if kind else first
 
 
 def _why_not(text: str, parts: NamedMembers, *, has_optimizer: bool) -> str:
-    """Return why a parameter lacks the kind that `text` asks for; "" if `text` names no parameter.
+    """Return a text on why a parameter lacks the kind for which the selector `text` asks.
 
-    has_optimizer: whether `watch` was given an optimizer of the model. "" is also returned where no
-        reason is known.
+    "" is returned if `text` names no parameter, or if no reason is known.
+
+    parts: the named parts of the model. has_optimizer: whether `watch` was given an optimizer that
+        holds parameters of the model.
     """
     poptorch = _POPTORCH.match(text)
     name = text[poptorch.end() :] if poptorch else split(text)[0]

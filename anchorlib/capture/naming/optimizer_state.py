@@ -28,9 +28,9 @@ _INTEGERS = {torch.int64: range(-(2**63), 2**63), torch.uint64: range(2**64)}
 
 
 def state_values(state: Mapping[Any, Any]) -> Iterator[tuple[str, object]]:
-    """Yield kind (such as `opt.KEY:0`) and value of each value in `state` that is not None.
+    """Yield each value in `state` that is not None, after its kind (such as `opt.KEY:0`).
 
-    state: an optimizer's state of one parameter.
+    state: what an optimizer keeps of one parameter, by key.
     """
     for key, entry in state.items():
         for path, value in _values(entry, ()):
@@ -52,7 +52,10 @@ def _values(held: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 
 
 def state_kinds(state: Mapping[Any, Any]) -> list[str]:
-    """Return the kinds of the values in `state` that can be recorded."""
+    """Return the kinds of the values in `state` that can be recorded.
+
+    state: what an optimizer keeps of one parameter, by key.
+    """
     return [kind for kind, value in state_values(state) if tensor_of(value) is not None]
 
 
@@ -93,7 +96,7 @@ def _dtype_of(number: object) -> torch.dtype | None:
 
 
 def why_no_tensor(value: object) -> str:
-    """Return why `tensor_of` returns None for `value`, as text."""
+    """Return a text on why no tensor can hold `value`, for which `tensor_of` returned None."""
     if isinstance(value, int):
         return "optimizer state of type int beyond 64 bits"
     if isinstance(value, Mapping | list | tuple):

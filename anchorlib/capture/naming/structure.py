@@ -1,7 +1,7 @@
 """The names of a model's parts: modules, parameters, buffers, outputs.
 
-Names are module paths without the attribute names that wrappers add (DDP's `module.`, `_orig_mod.`
-of torch.compile, …); a user's own module called `module` keeps its name.
+Names are module paths without the attribute names that wrappers add, such as DDP's `module.` and
+`_orig_mod.` of torch.compile. A user's own module called `module` keeps its name.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 class NamedMembers:
     """The named parts of a model; each dict is in definition order, with each object once.
 
-    An object with several names is listed by its first name.
+    An object with several names is listed by its first name. Names are the keys of each dict, with
+    the prefix.
 
-    modules: the modules that have a forward of their own, the root (as "output") last.
+    root: the model itself.
+    modules: those that have a forward of their own; the root, as "output", is the last.
     buffers: each as its module and its name in the module, since modules replace their buffers.
-    input_name: the name of the model's input.
-    aliases: further names of shared modules and tied parameters, with their first names.
+    input_name: the name under which the model's input is recorded.
+    aliases: each further name of a shared module or tied parameter, with the first name.
     prefix: put before every name, with a dot; may be empty.
     """
 
@@ -52,7 +54,10 @@ class NamedMembers:
     prefix: str = ""
 
     def first_name(self, name: str) -> str:
-        """Return the name under which the module or parameter `name` is recorded."""
+        """Return the name under which the module or parameter `name` is recorded.
+
+        That is its first name if it has several, else `name` itself.
+        """
         for alias, first in self.aliases.items():
             if name == alias or name.startswith(f"{alias}."):
                 return first + name[len(alias) :]
@@ -60,7 +65,10 @@ class NamedMembers:
 
 
 def named_members(model: nn.Module, prefix: str = "") -> NamedMembers:
-    """Return the named parts of `model`, with `prefix` and a dot before each name."""
+    """Return the named parts of `model`.
+
+    prefix: put before each name, with a dot; "" puts nothing before names.
+    """
     by_path, repeated = _walk(model)
     root = by_path.pop("")
     lead = f"{prefix}." if prefix else ""
@@ -90,18 +98,20 @@ def named_members(model: nn.Module, prefix: str = "") -> NamedMembers:
 
 
 def has_forward(module: nn.Module) -> bool:
-    """Return whether `module` can be called, which a ModuleList cannot.
+    """Return whether the class of `module` defines a forward; a ModuleList, for example, has none.
 
-    The class is asked by `getattr_static`: a ScriptModule has its forward only on the instance, and
-    a look-up on its class would fail.
+    The class is read by `getattr_static`: a ScriptModule has its forward only on the instance, and
+    an ordinary look-up on its class would fail.
     """
     return inspect.getattr_static(type(module), "forward", None) is not nn.Module.forward
 
 
 def _walk(root: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
-    """Return every module by its first path; and each further path of a module, with its first.
+    """Return two dicts: modules by their first paths, and first paths by each further path.
 
-    A wrapper and the module that it wraps have one path, which means the inner module.
+    A path joins attribute names by dots; that of `root` is "". A module that is reached by several
+    paths has further paths. A wrapper and the module that it wraps have one path, which means the
+    inner module.
     """
     by_path: dict[str, nn.Module] = {}
     repeated: dict[str, str] = {}
@@ -123,7 +133,10 @@ def _walk(root: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """Return the module inside all wrappers (DDP, torch.compile, …), or `module` itself."""
+    """Return the module inside all wrappers, such as those of DDP and torch.compile.
+
+    `module` itself is returned if it is no wrapper.
+    """
     while True:
         inside = [
             child
@@ -140,17 +153,18 @@ def _is_wrapped(parent: nn.Module, link: str) -> bool:
 
 
 def _unused(name: str, taken: Mapping[str, object]) -> str:
-    """Return `name`, with underscores appended while a module of the user's has that name."""
+    """Return `name`, with as many underscores appended as it takes not to be in `taken`."""
     while name in taken:
         name += "_"
     return name
 
 
 def named_leaves(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors in a module's output or input, each with its name.
+    """Yield the tensors in a module's output or input, each after its name.
 
-    The first tensor of a list is `name` itself, further ones are `name:1`, `name:2`, …; a tensor in
-    a dict or dataclass is `name:key`; nested ones are `name:1.0`.
+    A single tensor, and the first item of a list or tuple, have the name `name`. The item of index
+    1 has `name:1`, a tensor in a dict or dataclass `name:key`, and a nested one `name:1.0` (index
+    0 of the item of index 1).
     """
     for path, tensor in _leaves(value, ()):
         text = "" if path in ((), ("0",)) else ":" + ".".join(path)
@@ -175,10 +189,10 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 def state_keys(
     parts: NamedMembers, optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, list[str]] | None:
-    """Return, by name, the kinds of optimizer state of each parameter that `optimizers` hold.
+    """Return, by parameter name, the kinds of state that `optimizers` keep of each parameter.
 
-    Only parameters in `parts` are listed. The list of a parameter is empty before its first step.
-    Return None without optimizers.
+    Only parameters in `parts` that an optimizer holds are listed. A parameter's list is empty
+    before its first step. Return None without optimizers.
     """
     if not optimizers:
         return None
@@ -197,9 +211,9 @@ def tensor_kinds(
 ) -> list[tuple[str, str]]:
     """Return every (name, kind) of a model that can be known before its first step.
 
-    state: the kinds of optimizer state by parameter (see `state_keys`); None without optimizers.
-        unknown_state: the kind that is listed for a parameter whose optimizer state is not there
-        yet; None lists nothing.
+    state: the kinds of optimizer state by parameter name (see `state_keys`); None without
+        optimizers. unknown_state: the kind that is listed in place of optimizer state for a
+        parameter that has none yet, such as "opt.*"; None lists nothing there.
     """
     known = [(parts.input_name, kind) for kind in ("value", "grad")]
     known += [(name, kind) for name in parts.modules for kind in ("value", "grad")]

@@ -29,13 +29,14 @@ _Maybe = Callable[[], torch.Tensor | None]
 
 
 def _nothing() -> None:
-    """Return None: stands for a weak reference to a tensor that was freed."""
+    """Return None; stands for a weak reference to a scaled loss while no loss was scaled."""
 
 
 class ScalerHooks:
     """Wraps the methods `scale` and `step` of GradScaler for one session.
 
-    on_skipped: called with the optimizer for each step that GradScaler skipped.
+    observer: gets the loss scale, by which gradients are multiplied from then on. on_skipped:
+        called with the optimizer after each step that GradScaler skipped.
     """
 
     def __init__(self, observer: Observer, on_skipped: Callable[[Optimizer], None]) -> None:
@@ -113,9 +114,10 @@ class ScalerHooks:
 
 
 def fused_scaling(optimizer: Optimizer) -> ScaleAndFlags:
-    """Return the loss scale of a fused optimizer's gradients, and whether they are finite.
+    """Return the loss scale of a fused optimizer's gradients, with the flag for a skipped step.
 
-    GradScaler sets both as attributes on the optimizer; without them, UNSCALED is returned.
+    GradScaler sets both as attributes on the optimizer before each step: the scale, and a tensor
+    that is not zero if gradients are not finite. Without these attributes, UNSCALED is returned.
     """
     scale = getattr(optimizer, "grad_scale", None)
     found_inf = getattr(optimizer, "found_inf", None)

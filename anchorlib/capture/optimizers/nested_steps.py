@@ -1,4 +1,4 @@
-"""Steps of an optimizer inside a step of the same optimizer.
+"""Recognizes steps of an optimizer that run inside a step of the same optimizer.
 
     class Clipped(torch.optim.SGD):
         def step(self, closure=None):

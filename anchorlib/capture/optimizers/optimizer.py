@@ -43,9 +43,9 @@ def unwrap_all(optimizers: object) -> list[Optimizer]:
 
 
 def _unwrap(optimizer: object) -> Optimizer:
-    """Return the optimizer inside all wrappers, whose step updates the parameters.
+    """Return the optimizer inside all wrappers of `optimizer`: its step updates the parameters.
 
-    Raises OptionError where there is none.
+    Raises OptionError where no torch.optim.Optimizer is inside.
     """
     inner: object = optimizer
     for _ in range(8):  # bounded, so that wrappers in a cycle do not hang the training
@@ -69,9 +69,9 @@ def _is_optimizer(holder: object, attribute: str) -> bool:
 class OptimizerWatch:
     """Records the updates that one optimizer makes to the parameters of one model.
 
-    of: a weak reference to the optimizer. names: by the id of each parameter of the model, its
-        position in the model, and its name. plan: returns what is recorded of a name.
-        records_nothing: returns whether nothing is recorded in a step and phase.
+    of: a weak reference to the optimizer. names: each parameter's position in the model and its
+        name, by the parameter's id. plan: returns what is recorded of a name. records_nothing:
+        returns whether nothing is recorded in a given step and phase.
     """
 
     def __init__(
@@ -97,16 +97,18 @@ class OptimizerWatch:
         self._hook_handle = add_step_pre_hook(optimizer, _BeforeStep(self))
 
     def records(self, plan: Callable[[str], NameStreams]) -> bool:
-        """Return whether this watch records for the watched model with the method `plan`."""
+        """Return whether this watch belongs to the watched model whose method `plan` is given."""
         return self._plan == plan
 
     def begins(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Note that the optimizer's step begins, and record gradients before they are consumed.
+        """Note that the optimizer's step begins, and record the gradients that it will use.
 
+        With a closure, which computes gradients inside the step, they are recorded after its first
+        run.
         args, kwargs: the arguments of the step.
-        Returns arguments to use instead, in which the closure is wrapped to record gradients; None
+        Returns the arguments to call the step with instead, in which the closure is wrapped; None
         without a closure, or where nothing is recorded.
         """
         if self._observer.closed or self._rests_now():
@@ -133,7 +135,10 @@ class OptimizerWatch:
                 self._values[name] = parameter.detach().clone()
 
     def _gradients(self) -> None:
-        """Record the gradients that the optimizer is about to consume, once in each step."""
+        """Record the gradients that the optimizer uses, at the first call in each step.
+
+        Further calls in one step do nothing.
+        """
         if not self._gradients_due:
             return
         self._gradients_due = False
@@ -193,9 +198,10 @@ class OptimizerWatch:
                 self._observer.kind(plan, kind, at, tensor)
 
     def _at(self) -> CallCoordinates:
-        """Return the coordinates of the optimizer's step: pass 0, and a call.
+        """Return the coordinates of records of the optimizer's step.
 
-        The call is the number of steps that the optimizer made before in the session's open step.
+        Step and phase are those of this moment, and the pass is 0. The call is the number of steps
+        that the optimizer has made before in the session's open step.
         """
         now = self._observer.clock.now()
         step, times = self._ended
@@ -211,9 +217,9 @@ class OptimizerWatch:
 
 
 class _BeforeStep(OwnHook):
-    """A hook before the steps of one optimizer; it ignores copies of the optimizer.
+    """A hook that is called before the steps of one optimizer.
 
-    A copy has the hooks of the original.
+    It does nothing for a copy of the optimizer, which has the hooks of the original.
     """
 
     __slots__ = ("_watch",)
@@ -237,11 +243,11 @@ def _due(streams: tuple[Stream, ...], step: int) -> bool:
 class StepHook:
     """Hooks the end of every optimizer's step in this process, for one session.
 
-    At each end, the watches of the optimizer record its updates, and the clock is told. Methods of
-    GradScaler are wrapped too, to see the steps that it skips.
+    When a step ends, the watches of the optimizer record its updates, and the session's clock
+    counts it. Methods of GradScaler are wrapped too, to see the steps that it skips.
 
-    watches: returns the watches of an optimizer. stepped: called with each optimizer that has
-        stepped, and the number of the session's step.
+    watches: returns the watches of an optimizer. stepped: called after each step, with the
+        optimizer and the number of the session's open step.
     """
 
     def __init__(
@@ -279,7 +285,10 @@ class StepHook:
 
 
 class _Closure:
-    """The closure in the arguments of an optimizer's step, which can be wrapped."""
+    """The closure in the arguments of an optimizer's step, which `then` wraps.
+
+    args, kwargs: the arguments of the step, in which `then` replaces the closure.
+    """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], closure: Any) -> None:
         self.args = args
@@ -288,7 +297,10 @@ class _Closure:
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Closure | None:
-        """Return the closure in the arguments of `step(self, closure)`; None without one."""
+        """Return the closure among the arguments of a step; None without one.
+
+        args, kwargs: the arguments of `step(self, closure)`, `self` included.
+        """
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         return cls(args, kwargs, closure) if callable(closure) else None
 

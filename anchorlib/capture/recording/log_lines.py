@@ -21,12 +21,13 @@ _log = logging.getLogger("anchorlib")
 
 
 def tell(text: str, *args: object, level: int = logging.INFO, aloud: bool = True) -> None:
-    """Log `text % args`; where no logging is set up, write the line to stderr.
+    """Log `text % args`; where the program has set up no logging, write the line to stderr.
 
-    A warning is only logged: Python itself writes it to stderr where no logging is set up.
+    A line of level WARNING or higher is only logged: where no logging is set up, Python itself
+    writes it to stderr.
 
-    aloud: False writes nothing to stderr; it is False for sessions in memory, and for all ranks
-        except the first that records.
+    aloud: False writes nothing to stderr. Callers pass False for sessions in memory, and for all
+        ranks except the first that records.
     """
     # The handler of `anchor run` recognizes these lines by `told`.
     _log.log(level, text, *args, extra={"told": aloud})
@@ -39,7 +40,7 @@ def tell(text: str, *args: object, level: int = logging.INFO, aloud: bool = True
 def _is_for_the_log(level: int) -> bool:
     """Return whether lines of `level` are left to Python's logging, and not written to stderr.
 
-    That is so where the program has set up Python's logging, or has switched logging off.
+    They are where the program has set up Python's logging, or has switched logging off.
     """
     if _log.level or _log.handlers or _log.disabled or not _log.propagate:
         return True

@@ -1,9 +1,10 @@
 """The compiled put, a C function which writes records of ordinary tensors into the ring.
 
-The ring is the shared memory in which records wait for the recorder. The compiled put exists only
-where a compiler built it at installation. It is used only with the version of torch that
-`tests/anchorlib/recorder` tested it with, since it reads tensors in memory. Elsewhere a put in
-Python writes the same bytes, and takes about a microsecond longer for each record.
+The ring is the shared memory in which records wait for the recorder, which stores them. The
+compiled put exists only where a compiler built it at installation. It is used only with the version
+of torch with which `tests/anchorlib/recorder` tested it, since it reads torch's structures in
+memory. Elsewhere a put in Python writes the same bytes, and takes about a microsecond longer for
+each record.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _DTYPES = tuple(sorted(QUICK, key=str))
 
 
 def compiled_putter(ring: Ring, room: int) -> Putter | None:
-    """Return the compiled putter for `ring`; None where only the put in Python can be used.
+    """Return the compiled put for `ring`; None where only the put in Python can be used.
 
-    room: the bytes of payload that records may use. The putter borrows the ring's memory until it
-        is deleted.
+    The ring's memory cannot be freed until the returned object is deleted.
+    room: how many bytes of the ring the values of waiting records may take.
     """
     compiled = _compiled()
     if compiled is None or not _can_ask():
@@ -60,7 +61,10 @@ def compiled_putter(ring: Ring, room: int) -> Putter | None:
 
 
 def layout_key(dtype: torch.dtype, shape: Sequence[int]) -> bytes | None:
-    """Return the compiled put's key of a dtype and shape; None for a dtype that it never takes."""
+    """Return the compiled put's key of a dtype and shape; None if it takes no such dtype.
+
+    By the key, the compiled put sees whether a tensor has the dtype and shape of a stream.
+    """
     if dtype not in _DTYPES:
         return None
     return pack(f"={1 + len(shape)}q", _DTYPES.index(dtype), *shape)

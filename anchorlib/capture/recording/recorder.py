@@ -48,7 +48,10 @@ __all__ = ["Recorder"]
 
 
 class Recorder:
-    """Applies modes to observations and puts records into the queue. Safe from any thread."""
+    """Applies modes to observations and puts records into the queue.
+
+    Its methods may be called from any thread.
+    """
 
     def __init__(self, queue: RecordQueue) -> None:
         self._queue = queue
@@ -73,8 +76,9 @@ class Recorder:
 
         A stream keeps the state of one mode, and counts the records that the mode makes.
 
-        modes: each with the steps in which it records (None: all). If several calls ask for one
-            stream, the stream records in the steps that any of them gives.
+        modes: the modes, each with the steps in which it records (None: all steps). Streams are
+            made at the first call; if a later call asks for a stream again with other steps, the
+            stream records in these too.
         """
         with self._lock:
             return self._table.streams(name, kind, modes, phase)
@@ -129,8 +133,11 @@ class Recorder:
     ) -> torch.Size | None:
         """Record `x` in `stream` in the fast way, if it is an ordinary tensor; return its shape.
 
-        stream: a stream whose mode selects this observation. Returns None for any other tensor (not
-        on the CPU, a subclass, …), and records nothing: the caller then calls `observe`.
+        Returns None, and records nothing, for any other tensor (one that is large, on another
+        device or of a subclass, for example): the caller then has to use the slow way of `observe`.
+
+        stream: a stream whose mode selects this observation. scaling: the loss scale and flags to
+            store with the record.
         """
         queue = self._queue
         if scaling is UNSCALED:
@@ -173,11 +180,12 @@ class Recorder:
     def _observe_unusual(
         self, wanted: list[Stream], at: CallCoordinates, x: torch.Tensor, scaling: ScaleAndFlags
     ) -> None:
-        """Observe a tensor that is no plain array.
+        """Record a tensor that is no plain array.
 
         A sparse or nested tensor is recorded by the plain tensors that it consists of, a sharded
         one by its local shard; a tensor without values is counted as skipped. How a tensor is
-        sharded is recorded as `NAME:placements` whenever it changes.
+        sharded is recorded as `NAME:placements` whenever the placements change.
+        wanted: the streams that select this observation.
         """
         lies = placements(x)
         x = plain_inside(x)
@@ -261,10 +269,10 @@ class Recorder:
         )
 
     def _reshaped(self, stream: Stream, step: int, dtype: torch.dtype, shape: torch.Size) -> None:
-        """Prepare `stream` for a record whose shape or dtype differs from those of the last one.
+        """Prepare `stream` for a record whose shape or dtype is not that of the record before.
 
         The queue is told the new dtype and shape; at the first record it is told the stream, too.
-        step: the step in which the record is made.
+        step: the step in which the new record is made.
         """
         self._table.see(stream, step, dtype, shape)
         if stream.number < 0:
@@ -279,7 +287,7 @@ class Recorder:
     def _located(self, device: str) -> None:
         """Note in the run's header that recorded tensors lie on `device`.
 
-        That is done only on a machine with an accelerator.
+        Nothing is noted on a machine without an accelerator, where all tensors lie on the CPU.
         """
         if device not in self._devices:
             self._devices.add(device)
@@ -287,10 +295,10 @@ class Recorder:
                 self.header("tensors.device", "|".join(sorted(self._devices)))
 
     def skip(self, name: str, kind: str, reason: str, step: int) -> None:
-        """Count an observation that could not be recorded in any mode, and store this as a gap.
+        """Count an observation that could not be recorded in any mode, and queue a gap.
 
-        A gap counts observations of a tensor that were not recorded, and says why.
-        step: the step in which it was made. reason: why it could not be recorded, as text.
+        The store keeps the gap: how many observations of a tensor were not recorded, and why.
+        reason: why the observation could not be recorded. step: the step in which it was made.
         """
         with self._lock:
             self.skipped[reason] += 1
@@ -315,14 +323,15 @@ class Recorder:
         self._queue.operations(entries)
 
     def miss_operations(self, reason: str) -> None:
-        """Count, under `reason`, that operations could not be traced."""
+        """Count one more time at which operations could not be traced, under the text `reason`."""
         with self._lock:
             self.skipped[reason] += 1
 
     def end_step(self, upcoming: int | None) -> None:
-        """Emit the records of all windows (of Sum and Final) that end before step `upcoming`.
+        """Put the records of all windows that end before step `upcoming` into the queue.
 
-        upcoming: None ends all windows.
+        A window is a number of steps that the modes Sum and Final fold into one record.
+        upcoming: the step that begins next; None ends all windows.
         """
         with self._lock:
             opened = list(self._open)
@@ -339,8 +348,8 @@ class Recorder:
     def check(self) -> None:
         """Raise the first error that was kept back since the last call; do nothing without one.
 
-        Errors are kept back so that training goes on. All other errors since the last call are
-        dropped.
+        Errors (a ModeError for a Sum window in which shapes differ) are kept back so that training
+        goes on. If several were kept back, the others are dropped.
         """
         with self._lock:
             problems, self._problems = self._problems, []
@@ -356,13 +365,13 @@ class Recorder:
             return self._table.tensors(rank)
 
     def weights(self) -> list[StreamBytes]:
-        """Return the weight of each stream: the records and bytes that it has recorded so far."""
+        """Return, for each stream, how many records and bytes it has recorded so far."""
         with self._lock:
             return self._table.weights()
 
     @property
     def emitted(self) -> tuple[int, int]:
-        """The number of records so far, and the bytes of values that they keep."""
+        """The number of records so far, and the number of bytes of their kept values."""
         with self._lock:
             return self._table.totals()
 

@@ -26,7 +26,8 @@ _MUCH = 0.3  # the part of a step's bytes that a way must save to be suggested
 class StreamBytes(NamedTuple):
     """How much one stream (a tensor and kind, in one mode and phase) has recorded so far.
 
-    nbytes: bytes of the values that are kept. unlimited: whether the stream records in all steps.
+    name: the tensor's name. records: the number of records. nbytes: the bytes of their values; 0 in
+        the mode Summary, which keeps none. unlimited: whether the stream records in all steps.
     """
 
     name: str
@@ -48,13 +49,16 @@ class StepBytes:
         self._logged: set[str] = set()
 
     def knows(self, phases: set[str]) -> bool:
-        """Return whether the bytes of a step were logged for all these phases."""
+        """Return whether `tell` has logged the bytes of a step for all these phases."""
         return phases <= self._logged
 
     def tell(self, weights: Iterable[StreamBytes]) -> None:
-        """Log how much a step records in phases that have records for the first time.
+        """Log how much the ended step has recorded, in each phase not logged before.
 
-        Called as steps end.
+        Nothing is logged if there is no such phase.
+
+        weights: how much each stream has recorded since the session began. To be called as each
+            step ends, so that a new phase has the records of one step.
         """
         new = [one for one in weights if one.records and one.phase not in self._logged]
         if not new:
@@ -83,10 +87,10 @@ def _phase_text(phase: str, weights: list[StreamBytes]) -> str:
 
 
 def _lighter(weights: list[StreamBytes], total: int) -> list[str]:
-    """Return arguments, as a user writes them, that would lower the weight of a step.
+    """Return arguments of `start`, as a user writes them, that would lower the bytes of a step.
 
-    weights: what each stream (tensor, kind, mode and phase) has recorded. total: the sum of their
-        bytes.
+    weights: how much each stream (tensor, kind, mode and phase) has recorded. total: the sum of the
+        streams' bytes.
     """
     ways = []
     beside = sum(one.nbytes for one in weights if one.phase != TRAIN)

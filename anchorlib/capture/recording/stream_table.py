@@ -22,7 +22,7 @@ __all__ = ["StreamTable"]
 class StreamTable:
     """The streams of a session: one for each name, kind, mode and phase.
 
-    Callers hold a lock during each call.
+    Callers have to hold a lock during each call, since the table has none.
     """
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class StreamTable:
     ) -> tuple[Stream, ...]:
         """Return the streams of a name, kind and phase, one for each mode.
 
-        modes: each with the steps in which it records (None: all). If several calls ask for one
-            stream, the stream records in the steps that any of them gives.
+        modes: the modes, each with the steps in which it records (None: all steps). If several
+            calls ask for one stream, the stream records in the steps that any of these calls gives.
         """
         streams: dict[Stream, None] = {}
         for mode, steps in modes:
@@ -55,7 +55,11 @@ class StreamTable:
         return tuple(streams)
 
     def see(self, stream: Stream, step: int, dtype: torch.dtype, shape: torch.Size) -> None:
-        """Note that `stream` has a record of this dtype and shape in `step`."""
+        """Note that the next record of `stream`, made in `step`, has this dtype and shape.
+
+        To be called, before the record is counted, for the first record of a stream and for each
+        record whose dtype or shape is not that of the record before.
+        """
         stream.tally()
         if stream.seen is None:
             self.phases.add(stream.phase)
@@ -73,7 +77,7 @@ class StreamTable:
         return [seen.info(key, rank) for key, seen in self._seen.items()]
 
     def weights(self) -> list[StreamBytes]:
-        """Return the weight of each stream: the records and bytes that it has recorded so far."""
+        """Return, for each stream, how many records and bytes it has recorded so far."""
         self._tally()
         return [
             StreamBytes(
@@ -83,7 +87,7 @@ class StreamTable:
         ]
 
     def totals(self) -> tuple[int, int]:
-        """Return the number of records so far, and the bytes of values that they keep."""
+        """Return the number of records so far, and the number of bytes of their kept values."""
         self._tally()
         seen = self._seen.values()
         return sum(tensor.records for tensor in seen), sum(tensor.nbytes for tensor in seen)

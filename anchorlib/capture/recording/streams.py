@@ -39,9 +39,9 @@ class ScaleAndFlags:
     """The loss scale and flags to store with a record.
 
     scale: the loss scale of a gradient when autograd made it, as a number or a 0-d tensor.
-    flags: flags that are known now.
-    skipped: a tensor that is not zero if the optimizer skips this step; None where there is no such
-        tensor.
+    flags: the flags that are known without reading a tensor.
+    skipped: a tensor that is not zero if the optimizer skips this step, which then adds a flag;
+        None where there is no such tensor.
     """
 
     scale: float | torch.Tensor = 1.0
@@ -49,17 +49,21 @@ class ScaleAndFlags:
     skipped: torch.Tensor | None = None
 
     def read(self) -> tuple[float, Flag]:
-        """Return the scale and all flags; waits for the device where they are tensors on one."""
+        """Return the scale as a number, and all flags.
+
+        The call waits for the device if `scale` or `skipped` is a tensor on one.
+        """
         skipped = self.skipped is not None and bool(self.skipped)
         return float(self.scale), self.flags | (Flag.STEP_SKIPPED if skipped else Flag.NONE)
 
     def split(
         self, device: torch.device
     ) -> tuple[ScaleAndFlags, tuple[tuple[torch.Tensor, int], ...]]:
-        """Return the scale and flags without their tensors on `device`, and these tensors apart.
+        """Return this object without its tensors on `device`, and these tensors, each with a place.
 
-        Each tensor comes with its byte offset in a slot, which is a record's entry in the ring. The
-        device copies the tensors into the slot, so that nothing waits for the device here.
+        The place is a byte offset in a slot, which is a record's entry in the ring. The device can
+        later copy the tensors there, so that nothing has to wait for the device. A tensor in the
+        second result is converted to the form that the slot has: a float64 scale, or int16 flags.
         """
         fields = []
         scale, skipped = self.scale, self.skipped
@@ -80,9 +84,9 @@ UNSCALED = ScaleAndFlags()
 class Stream:
     """The observations of one tensor and kind, in one mode and phase.
 
-    shape, dtype: those of the stream's last record; None before the first. records: the
+    shape, dtype: those of the stream's last record; None before the first record. records: the
         number of records that `tally` has not added to the totals yet. last_step: the step of the
-        last record.
+        last record; 0 before the first.
     """
 
     __slots__ = (
@@ -128,7 +132,10 @@ class Stream:
         self.taken, self.nbytes = 0, 0  # records of all shapes, and the bytes of their values
 
     def allow(self, steps: Steps | None) -> None:
-        """Let the stream record in `steps`, in addition to steps allowed before; None: in all."""
+        """Let the stream record in `steps`, in addition to the steps that were allowed before.
+
+        steps: None allows all steps. Before the first call, no step is allowed.
+        """
         if steps is None or self.steps is None:
             self.steps = None
             self.at_once = isinstance(self.fold.mode, All | Summary)
@@ -136,21 +143,26 @@ class Stream:
             self.steps = (*self.steps, steps)
 
     def idle(self, step: int) -> bool:
-        """Return whether no observation in `step` can be selected, so that none need be made."""
+        """Return whether the stream selects no observation in `step`, whatever comes.
+
+        The caller then need not observe the tensor.
+        """
         return not self._allows(step) or self.fold.idle(step)
 
     def wants(self, step: int) -> bool:
-        """Count one observation in `step`, and return whether the mode selects it.
+        """Count one observation in `step`, and return whether the mode selects this observation.
 
-        In a step in which the stream does not record, nothing is counted or selected.
+        In a step in which the stream may not record, nothing is counted, and False is returned.
         """
         return self._allows(step) and self.fold.wants(step)
 
     def close(self, upcoming: int | None) -> OpenWindow[Snapshot] | None:
-        """Close and return the open window if it ends before step `upcoming` (None: in any case).
+        """Close the open window if it ends before step `upcoming`, and return it.
 
-        After the last step in which the stream records, the window is closed in any case. Returns
-        None where no window was closed.
+        A window is a number of steps that the modes Sum and Final fold into one record. After the
+        last step in which the stream may record, the window is closed even if it is not at its end.
+        upcoming: the step that begins next; None closes any window.
+        Returns None where no window was closed.
         """
         steps = self.steps
         if steps and upcoming is not None and upcoming > max(one.last for one in steps):
@@ -161,7 +173,7 @@ class Stream:
         return self.steps is None or any(step in one for one in self.steps)
 
     def tally(self) -> None:
-        """Add the records since the last call to the totals of the stream and of its tensor."""
+        """Add the records since the last call to the totals of the stream and of its `Seen`."""
         seen, shape, dtype = self.seen, self.shape, self.dtype
         if seen is not None and shape is not None and dtype is not None and self.records:
             nbytes = shape.numel() * dtype.itemsize * self.records if self.values else 0
@@ -174,10 +186,11 @@ class Stream:
 
 
 class Seen:
-    """The totals of the records of one tensor, kind and mode so far.
+    """The totals of the records of one tensor, kind and mode so far, in all phases.
 
-    common: the records' shape, in which an axis is None if it differs between records; None in
-        place of a shape if the number of axes differs. nbytes: bytes of the values that are kept.
+    dtype: the dtype of the first record. common: the records' shape, in which an axis is None if
+        its size differs between records; None in place of a shape if the number of axes differs.
+        nbytes: the bytes of the records' kept values.
     """
 
     __slots__ = ("common", "dtype", "first_step", "last_step", "nbytes", "records")
@@ -197,7 +210,7 @@ class Seen:
         self.common = tuple(a if a == b else None for a, b in pairs)
 
     def info(self, key: tuple[str, str, str], rank: int) -> TensorInfo:
-        """Return the totals as a TensorInfo; its number of gaps is 0, since none are counted here.
+        """Return the totals as a TensorInfo, whose number of gaps is 0: gaps are not counted here.
 
         key: the tensor's name, kind and mode. rank: the rank that this session records.
         """
@@ -224,12 +237,12 @@ def _only(streams: tuple[Stream, ...]) -> Stream | None:
 class NameStreams:
     """What is recorded of one name: its streams, for each kind and phase.
 
-    make: returns new streams of a kind and phase. modes: returns the modes in which calls are
-        counted.
+    make: returns the streams of a given kind and phase, one for each mode. modes: returns the modes
+        in which calls are counted.
     use: how the name was used so far: never (NEW), only without gradients (QUIET), with gradients
         (REACHED), or with and without gradients inside one pass of training (MIXED).
-    ends: whether the name is an output of a whole watched model: its gradient is noticed even where
-        it is not recorded, since a gradient ends a pass.
+    ends: whether the name is an output of a whole watched model. The gradient of such an output is
+        noticed even where it is not recorded, since a gradient ends a pass.
     """
 
     __slots__ = (
@@ -273,17 +286,21 @@ class NameStreams:
             return streams
 
     def route(self, phase: str) -> Route:
-        """Return the streams of values and of gradients in `phase`, and keep them in `routes`.
+        """Return four items for `phase`: streams of values, of gradients, and the only one of each.
 
-        The third item is the stream of values, if it is the only one and records every observation;
-        else None. The fourth item is the stream of gradients, on the same condition.
+        The first two are tuples. The third item is the stream of values if there is exactly one and
+        it records every observation; else None. The fourth item is the stream of gradients, on the
+        same condition. The result is kept in `routes`.
         """
         values, grads = self.streams("value", phase), self.streams("grad", phase)
         route = self.routes[phase] = (values, grads, _only(values), _only(grads))
         return route
 
     def forget(self) -> None:
-        """Drop all streams, so that they are made anew for other tensors or modes to record."""
+        """Forget all streams, which are made anew when they are next asked for.
+
+        Called when the choice of tensors or modes has changed.
+        """
         self.routes.clear()
         self._streams.clear()
         self.counted = ()

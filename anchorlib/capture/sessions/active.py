@@ -42,14 +42,16 @@ def open_session(
     gives_way: Callable[[], object] | None = None,
     midway: bool = False,
 ) -> Session:
-    """Open the session that `settings` describe, and make it the active one.
+    """Open the session that `settings` describe, and make it the active session of this process.
 
-    sink: where the session's records go instead of the store that `settings` name.
+    sink: where the session's records go; None: into the store that `settings` name.
     gives_way: given where the program did not ask for this session. If the program then opens a
-        session itself, this one is closed, `gives_way` is called, and the new one takes its place.
+        session itself, this session is closed, `gives_way` is called, and the program's session
+        takes its place.
     midway: whether the open step has begun already, so that it cannot be traced whole.
-    Raises SessionError where a session is active already, and whatever opening its store or the run
-    in ANCHOR_GRAFT raises.
+
+    Raises SessionError where a session is active already that does not give way, and whatever
+    opening the store or the run in ANCHOR_GRAFT raises.
     """
     global _session, _gives_way  # one active session a process
     if _session is not None:
@@ -76,9 +78,10 @@ def open_session(
 
 
 def _grafted(settings: Settings) -> Run | None:
-    """Open and return the run that ANCHOR_GRAFT names; None where no run is to be grafted.
+    """Open and return the run that ANCHOR_GRAFT names; None where the variable is not set.
 
-    The session will replace its values at every anchor by the values of this run.
+    The session will replace its values at every anchor by the values of that run. None is also
+    returned where this rank records nothing.
     """
     if settings.graft is None or not settings.recording:
         return None
@@ -90,8 +93,8 @@ def _grafted(settings: Settings) -> Run | None:
 def _taking_the_place_of(session: Session, settings: Settings) -> Settings:
     """Close `session` with a warning; return the settings of the session that takes its place.
 
-    The settings let the new session overwrite the run of the old one only where both record the
-    same run and the old session left it empty.
+    These are `settings`. But where both sessions record the same rank of a run into the same store,
+    and `session` has made no record, the new session is set to overwrite that run.
     """
     session._ending.has_summary_line = False  # noqa: SLF001  # the warning below tells it
     session.close()
@@ -135,7 +138,8 @@ def _queue_of(settings: Settings, sink: Sink | None) -> RecordQueue:
 def _keep_subnormals() -> None:
     """Stop this thread from flushing subnormal numbers to zero, since summaries count them.
 
-    A thread inherits the flushing mode from the thread that starts it.
+    Called in threads that compute summaries: they have inherited the flushing mode of the training
+    thread that started them.
     """
     torch.set_flush_denormal(False)
 
@@ -153,7 +157,8 @@ def _options(settings: Settings) -> RunOptions:
 def _after_fork() -> None:
     """Silence, in a forked child, the session that the parent process opened.
 
-    The child has the session's hooks, and shares memory with the parent.
+    Called by Python in each forked child, which has the session's hooks, and shares with the parent
+    the memory in which records wait.
     """
     global _session  # noqa: PLW0603
     if _session is not None:

@@ -14,13 +14,12 @@ __all__ = ["Counters", "counters_of"]
 class Counters:
     """How much a session has recorded, and how much it could not record.
 
-    records, bytes: how many records, and bytes of their values, were made until now and not lost.
+    records: how many records were made so far and not lost; `flush` brings them into the store.
+    bytes: the bytes of these records' values.
     dropped: how many records were lost, or kept without their values.
-    gaps: how many gaps are stored: one for each series that lacks observations, and each reason.
+    gaps: how many gaps are stored: one for each series that lacks observations and each reason.
     skipped: how many observations could not be recorded, by reason.
     retries: how often delivery to a collector was tried again.
-
-    `flush` brings all of these records into the store.
     """
 
     records: int = 0

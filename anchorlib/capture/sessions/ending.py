@@ -24,7 +24,7 @@ class Ending:
     """The last lines that one session logs.
 
     aloud: whether the summary line goes to stderr where the program has not set up logging.
-    has_summary_line: False where the code that opened the session writes the summary line.
+    has_summary_line: False where the code that opened the session writes that line, or wants none.
     """
 
     settings: Settings
@@ -36,9 +36,9 @@ class Ending:
     has_summary_line: bool = True
 
     def tell(self, undelivered: int) -> None:
-        """Log the summary line, and warn of records and tensors that are missing.
+        """Log the summary line, and warn of undelivered records and of selectors without a match.
 
-        A perturbed rerun in which no model was watched is warned of too.
+        A warning is also logged for a perturbed rerun in which no model was watched.
         undelivered: how many records a collector had not taken when the session ended.
         """
         settings = self.settings
@@ -85,10 +85,12 @@ class Ending:
         return f"{steps}; " * bool(steps) + kept + why * self._left_all_out
 
     def _place(self, store: str, undelivered: int) -> str:
-        """Return where the records are: in the store, or in part in the spool.
+        """Return a text on where the records are: in the store, or in part in the spool.
 
-        The spool has the records that wait on this machine's disk for a collector. undelivered: how
-        many records the collector had not taken when the session ended.
+        The spool has the records that wait on this machine's disk for a collector.
+
+        store: the store, as the user typed it. undelivered: how many records the collector had not
+            taken when the session ended.
         """
         waiting = self.queue.waiting - undelivered
         if waiting <= 0:

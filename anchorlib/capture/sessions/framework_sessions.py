@@ -46,17 +46,18 @@ def start_unasked(
 ) -> Session:
     """Open and return a session for a program that did not ask for it, and may open its own later.
 
-    run, rank, mode: as `start` takes them; None: `start` chooses. gives_way: called when the
-        program opens a session of its own, after this one has ended.
+    run, rank, mode: as for `start`; None for run or rank: chosen as `start` chooses. gives_way:
+        called when the program opens a session of its own, after this session has been closed.
+
     Raises whatever `start` raises.
     """
     return open_session(settings(StartArguments(run, rank=rank, mode=mode)), gives_way=gives_way)
 
 
 def find_losses(session: Session) -> None:
-    """Record as `loss`, from now on, each scalar on which `backward` is called.
+    """Record as `loss`, while the session is open, each scalar on which `backward` is called.
 
-    None is recorded where an anchor or a tensor of a watched model is called `loss`.
+    No scalar is recorded where an anchor or a tensor of a watched model is called `loss`.
     """
     watches = session._watches  # noqa: SLF001
     losses = LossFinder(session._observer, session._anchors, watches.has_name)  # noqa: SLF001
@@ -64,7 +65,10 @@ def find_losses(session: Session) -> None:
 
 
 def after_a_step(session: Session, action: Callable[[], object]) -> None:
-    """Call `action` after each step of an optimizer, while the session is open."""
+    """Have `action` called after each step of any optimizer, while the session is open.
+
+    If `action` raises, the exception is counted and logged.
+    """
     observer = session._observer  # noqa: SLF001
 
     @never_traced
@@ -83,10 +87,10 @@ def has_begun(session: Session) -> bool:
 
 
 def before_training_goes_on(session: Session, action: Callable[[], None]) -> None:
-    """Call `action` once, when the next forward of a watched model begins.
+    """Have `action` called once, when the next forward of a watched model begins.
 
-    After `catches_up_before_steps`, the next step of an optimizer counts too. Does nothing where
-    another action waits already.
+    If `catches_up_before_steps` was called, `action` is called before the next step of an optimizer
+    if that comes first. Does nothing where another action waits already.
     """
     observer = session._observer  # noqa: SLF001
     if observer.due is None:
@@ -94,7 +98,7 @@ def before_training_goes_on(session: Session, action: Callable[[], None]) -> Non
 
 
 def catches_up_before_steps(session: Session) -> None:
-    """Let actions of `before_training_goes_on` be called also before a step of any optimizer."""
+    """Have actions of `before_training_goes_on` called also before a step of any optimizer."""
     observer = session._observer  # noqa: SLF001
 
     @never_traced
@@ -105,64 +109,73 @@ def catches_up_before_steps(session: Session) -> None:
 
 
 def is_watched(session: Session, parameter: object) -> bool:
-    """Return whether `parameter` belongs to a watched model."""
+    """Return whether `parameter` is a parameter of a model that `session` watches."""
     return session._observer.lineage.marks.parameter_name(parameter) is not None  # noqa: SLF001
 
 
 def forget_choices(session: Session, model: nn.Module) -> None:
-    """Forget which tensors of `model` to record, and its optimizers; the model stays watched."""
+    """Forget which tensors of `model` to record, and its optimizers; the model stays watched.
+
+    Nothing of the model is recorded until `watch` is called again.
+    """
     session._watches.forget_choices(model)  # noqa: SLF001
 
 
 def unwatch(session: Session, model: nn.Module) -> None:
-    """Stop watching `model`."""
+    """Stop watching `model`: remove its hooks, and free its names for another model."""
     session._watches.forget(model)  # noqa: SLF001
 
 
 def see_called_parts(session: Session, model: nn.Module) -> Callable[[], None]:
     """Count a program's direct calls of a submodule of `model` as forwards of the model.
 
-    Returns a function that undoes that.
+    Returns a function that removes the hooks by which the calls are seen.
     """
     return hook_called_parts(model, session._observer)  # noqa: SLF001
 
 
 def state_command(session: Session, words: Sequence[str]) -> None:
-    """Note in the run's header the command line that records it, with secrets masked."""
+    """Note in the run's header the command line by which the run is recorded, with secrets masked.
+
+    words: the words of the command line.
+    """
     if session._settings.recording:  # noqa: SLF001
         session._recorder.header("command", command(list(words)))  # noqa: SLF001
 
 
 def close_without_summary(session: Session) -> None:
-    """Close `session` without its summary line, which the caller prints."""
+    """Close `session` without logging its summary line, which the caller has to print."""
     session._ending.has_summary_line = False  # noqa: SLF001
     session.close()
 
 
 def prints_messages(session: Session) -> bool:
-    """Return whether this rank is the one that prints messages about the run."""
+    """Return whether this rank prints messages about the run, as only one of the ranks does."""
     return session._settings.prints_messages  # noqa: SLF001
 
 
 def summary_line(session: Session, store: str) -> str:
     """Return a line about the session: steps, passes, the optimizers that ended them, records.
 
-    store: where the records are, as the line is to name it.
+    store: where the records are, as the line is to say.
     """
     return session._ending.summary_line(store)  # noqa: SLF001
 
 
 def leaves_out(session: Session, steps: range) -> bool:
-    """Return whether `session` leaves out any phase, or any of `steps` in the phase "train"."""
+    """Return whether `session` is limited to some phases, or leaves out any of `steps`.
+
+    steps: numbers of steps, looked up in the phase "train".
+    """
     limits = session._settings.scope  # noqa: SLF001
     return limits.phases is not None or any(limits.records_nothing(step, TRAIN) for step in steps)
 
 
 @contextmanager
 def sharing_names(session: Session) -> Iterator[None]:
-    """Return a context manager in which models with equal names may be watched.
+    """Return a context manager in which several watched models may have tensors of equal names.
 
-    Use it for models that train one after the other, at different steps.
+    It is meant for models that train one after the other, at different steps.
     """
     watches = session._watches  # noqa: SLF001
     before, watches.shares_names = watches.shares_names, True

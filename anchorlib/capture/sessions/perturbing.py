@@ -41,8 +41,9 @@ _begun: set[tuple[str, str]] = set()  # store and name of this process's noise r
 class Perturbation:
     """How one session changes the parameters that it watches.
 
-    seed: the seed of the random signs. eps: the least relative change, 0 for the spacing of each
-        parameter's dtype. text: the value of the environment variable.
+    seed: the seed of the random signs. eps: the relative change; where it is smaller than the
+        spacing of a parameter's dtype (as 0 is), that spacing is used. text: the value of the
+        environment variable.
     """
 
     seed: int
@@ -51,11 +52,12 @@ class Perturbation:
     _done: list[torch.Tensor] = field(default_factory=list)
 
     def takes(self, run: str, store: str, *, resume: bool) -> tuple[str, bool]:
-        """Return the name of the noise run of `run`, and whether to resume that run.
+        """Return the name of the noise run of `run`, and whether to resume the noise run.
 
-        store: where both runs are stored. resume: whether the program resumes `run`. The noise
-            run is then resumed only if this process has begun it: a script may record in two
-            sessions. From this call on, the process counts as having begun the noise run.
+        The noise run is resumed if the program resumes `run`, and this process has begun the noise
+        run before, as a script that records in two sessions does. From this call on, the process
+        counts as having begun the noise run.
+        store: where both runs are stored. resume: whether the program resumes `run`.
         """
         name = noise_name(run, self.seed)
         goes_on = resume and (store, name) in _begun
@@ -66,6 +68,7 @@ class Perturbation:
         """Multiply by 1 ± eps, in place, each parameter that was not multiplied before.
 
         Ranks that hold copies of a parameter draw equal signs, from seed, name and shape.
+        parameters: by name.
         """
         for name, parameter in parameters.items():
             if not any(parameter is done for done in self._done):

@@ -47,10 +47,11 @@ _log = logging.getLogger("anchorlib")
 
 
 class Session:
-    """The recording of one run in this process. Made by `anchorlib.start`; a context manager.
+    """The recording of one run in this process, as `anchorlib.start` returns it.
 
-    After `close`, the methods `watch`, `step`, `trace` and `flush` raise SessionError. In a process
-    that was forked from the one that records, `step`, `trace`, `flush` and `close` do nothing.
+    It is a context manager, which closes the session at its end. After `close`, the methods
+    `watch`, `step`, `trace` and `flush` raise SessionError. In a process that was forked from the
+    one that records, `step`, `trace`, `flush` and `close` do nothing.
     """
 
     def __init__(
@@ -121,12 +122,13 @@ class Session:
         optimizer: object = None,
         prefix: str = "",
     ) -> None:
-        """Anchor tensors of `model` by name, without editing it.
+        """Record tensors of `model` by name, from now on, without editing the model.
 
         tensors: selectors (`fc1`, `fc2.bias@grad`, `*@delta`, `re:fc[12]@grad`, PopTorch's
             spellings); None: every module output with its gradient, and every parameter's `grad`
             (`pass_grad` without an optimizer); "*": every tensor in every kind.
-        mode: what to keep; None: the session's mode. Watching a model again adds modes.
+        mode: which observations to keep; None: the session's mode. Watching a model again adds
+            tensors and modes.
         phases: the phases that are recorded: ("train",) leaves out evaluation and phases with other
             names; None: the session's phases. steps: the steps that are recorded: a number,
             range(0, 3), or a list of them; None: the session's steps. Phases and steps that the
@@ -138,7 +140,8 @@ class Session:
         prefix: put before every name, with a dot; needed where another watched model records
             tensors of the same names. Selectors may leave the prefix out.
 
-        Raises UnknownTensorError, ModeError, OptionError; then nothing is registered.
+        Raises UnknownTensorError for a selector that can match nothing, ModeError or OptionError
+        for a wrong argument; then nothing is watched.
         """
         self._must_be_open()
         if not isinstance(model, nn.Module):
@@ -150,13 +153,15 @@ class Session:
         self._traces.know()
 
     def step(self, number: int | None = None) -> None:
-        """End the step; the next one has the number `number`, by default one more than this step.
+        """End the open step, and begin the next one.
 
         From the first call on, steps end only by this method, no longer when the optimizer steps.
-        If the optimizer has just ended the step, the first call does not end another one.
+        If the optimizer has just ended a step, the first call ends no further step.
+
+        number: the number of the next step; None: one more than that of the open step.
 
         Raises OptionError for a `number` that no step can have, ModeError for a Sum window in which
-        shapes differed, QueueFullError under on_full="raise".
+        shapes differed, and QueueFullError under on_full="raise" if the queue was full.
         """
         if self._is_forked:
             return
@@ -174,21 +179,23 @@ class Session:
     ) -> None:
         """Trace the operations of some steps: each operation with its inputs and outputs.
 
-        steps: a number of steps, from the next step that begins (or from the open step, if nothing
-            in it was observed yet); or the step numbers, as range(0, 2).
+        The call returns at once; the trace runs as those steps come.
+
+        steps: how many steps, from the next step that begins (or from the open step, if nothing was
+            observed in it yet); or the numbers of the steps, such as range(0, 2).
         digests: record digests of each operation's inputs and outputs ("both"), of its outputs
             ("outputs"), or of nothing ("none").
         compiled: whether to read the graphs of code that torch.compile compiles from here on, and
             to state a gap for graphs that cannot be read, such as graphs compiled before.
         values: selectors of operations whose inputs and outputs are recorded whole: names of
             operations (`aten.tanh_backward`, `tanh_backward`), modules (`fc1`, `encoder.*`), both
-            (`fc1/tanh_backward`), or `re:` and a regular expression; `*` for all. A kind limits
-            them: `aten.mm@op.out`. The records are called `MODULE/OPERATION`, their kinds
-            `op.in.ARGUMENT` and `op.out`.
+            (`fc1/tanh_backward`), or `re:` and a regular expression; `*` for all. A kind limits a
+            selector to some inputs or outputs: `aten.mm@op.out`. The records are called
+            `MODULE/OPERATION`, their kinds `op.in.ARGUMENT` and `op.out`.
 
-        Read the operations by `Run.ops` or `anchor ops`. A trace that is under way is replaced.
+        `Run.ops` and `anchor ops` read the operations. A trace that is under way is replaced.
 
-        Raises OptionError.
+        Raises OptionError for a wrong argument.
         """
         if self._is_forked:
             return
@@ -197,10 +204,11 @@ class Session:
             self._traces.ask(steps, digests, compiled=compiled, values=values)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Return a context manager: records made inside carry the phase `name` (default: "train").
+        """Return a context manager: records made inside carry the phase `name`.
 
-        The phase holds in the thread that enters the context; a gradient carries the phase of its
-        forward. Raises InvalidNameError for a name that a tensor could not have.
+        Outside, the phase is "train", or that of a watched model's forward. The phase `name` holds
+        in the thread that enters the context. A gradient carries the phase of its forward. Raises
+        InvalidNameError for a name that a tensor could not have.
         """
         if torch.compiler.is_compiling():
             return TracedPhase(name)
@@ -226,9 +234,11 @@ class Session:
 
     @contextmanager
     def grafting(self, run: Run, steps: StepsSpec | None = None) -> Iterator[None]:
-        """Return a context manager in which anchors get the values of `run`, for `anchorlib.graft`.
+        """Return a context manager in which values at anchors are replaced by those of `run`.
 
-        steps: the steps in which anchors get them; None: all steps.
+        It does the work of `anchorlib.graft`.
+        steps: the steps in which values are replaced; None: all steps.
+        Raises what `begin_graft` raises.
         """
         self.begin_graft(run, steps)
         try:
@@ -237,10 +247,11 @@ class Session:
             self._end_graft()
 
     def begin_graft(self, run: Run, steps: StepsSpec | None = None) -> None:
-        """Replace the values at every anchor by those of `run`, from now on.
+        """Replace the values at every anchor by those of `run`, until `_end_graft` is called.
 
         steps: the steps in which values are replaced; None: all steps.
-        Raises SessionError if another run is grafted already, or `run` is the session's own run.
+        Raises SessionError if another run is grafted already, or `run` has the name of the
+        session's own run; OptionError for impossible `steps`.
         """
         self._must_be_open()
         if self._observer.graft is not None:
@@ -257,7 +268,10 @@ class Session:
         self._observer.graft = graft
 
     def _end_graft(self) -> None:
-        """Stop replacing values, and note the counts in the header; a second call does nothing."""
+        """Stop replacing values, and note in the header how many were replaced.
+
+        Does nothing where no run is grafted.
+        """
         graft, self._observer.graft = self._observer.graft, None
         if graft is not None:
             graft.end(self._recorder.header)
@@ -265,15 +279,17 @@ class Session:
     # -- reading back
 
     def tensors(self) -> list[TensorInfo]:
-        """Return an overview of the tensors that were recorded so far, in execution order."""
+        """Return an overview of each tensor recorded so far, in the order of first records."""
         return self._recorder.tensors(self.rank)
 
     def latest(self, name: str, kind: str = "value") -> np.ndarray[Any, Any]:
         """Return the array of this tensor's last record, as a copy that the caller may change.
 
-        The array is read back from the store, so that the session need not keep it in memory.
+        The array is read back from the store, after a `flush`, so that the session need not keep it
+        in memory.
 
-        Raises UnknownTensorError, ValuesNotKeptError (Summary), CollectorError.
+        Raises UnknownTensorError if nothing of this name and kind was recorded, ValuesNotKeptError
+        if the last record is only a summary, and CollectorError if a collector does not answer.
         """
         from anchorlib.reading import open_run  # the store is loaded where it is read
 
@@ -297,8 +313,11 @@ class Session:
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all records made before the call are in the store, visible to any reader.
 
-        timeout: None waits without end. Raises FlushTimeoutError after `timeout` seconds; ModeError
-        for a Sum window in which shapes differed, QueueFullError under on_full="raise".
+        timeout: the most seconds to wait; None waits without end.
+
+        Raises FlushTimeoutError if the records are not there after `timeout` seconds, ModeError for
+        a Sum window in which shapes differed, and QueueFullError under on_full="raise" if the queue
+        was full.
         """
         if self._is_forked:
             return
@@ -310,9 +329,14 @@ class Session:
     def close(self, timeout: float = 30) -> None:
         """Record windows that are still open, deliver all records, and close the run.
 
-        Does nothing the second time. Records that a collector has not taken within `timeout`
-        seconds are counted in one warning. Raises, after everything is closed, ModeError for a Sum
-        window in which shapes differed, and QueueFullError under on_full="raise".
+        A window is a number of steps that the modes Sum and Final fold into one record. The call
+        waits until the records are delivered. A second call does nothing.
+
+        timeout: the most seconds to wait for a collector. Records that it has not taken by then are
+            counted in one warning.
+
+        Raises, after everything is closed, ModeError for a Sum window in which shapes differed, and
+        QueueFullError under on_full="raise" if the queue was full.
         """
         if self._closed or self._is_forked:
             return
@@ -335,7 +359,10 @@ class Session:
 
     @property
     def _is_forked(self) -> bool:
-        """Whether this process was forked from the process that records; it then does nothing."""
+        """Whether this process was forked from the process that opened the session.
+
+        The methods `step`, `trace`, `flush` and `close` then do nothing here.
+        """
         return os.getpid() != self._pid
 
     def _must_be_open(self) -> None:

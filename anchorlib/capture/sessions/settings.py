@@ -61,9 +61,13 @@ class StartArguments:
 class Settings:
     """The settings of one session, checked.
 
-    kept: the options that the session's sink needs. recording: False where this rank is not to
-        record, or recording is disabled. selectors: None for all tensors. prints_messages: whether
-        this rank prints messages about the run, as only the lowest of the recording ranks does.
+    kept: the options that the session's sink (what writes or sends records) needs. recording:
+        False where this rank is not to record, or recording is disabled. selectors: what anchors
+        record; None for all tensors. recorder: where the sink works, "process" or "thread". scope:
+        the phases and steps that are recorded. graft: the run that ANCHOR_GRAFT names, or None.
+        prints_messages: whether this rank prints messages about the run, as only the lowest of the
+        recording ranks does. trace: the steps that the environment asks to trace, or None. matched:
+        the selectors that have matched a tensor.
     """
 
     kept: RunOptions
@@ -103,20 +107,24 @@ class Settings:
 
     @property
     def perturbs(self) -> Perturbation | None:
-        """How to perturb parameters; None if that was not asked for, or the run is resumed."""
+        """How to perturb parameters; None if no perturbation was asked for, or the run is resumed.
+
+        Parameters of a resumed run were perturbed when the run began.
+        """
         return None if self.kept.resume else self.perturbation
 
     @property
     def unmatched(self) -> list[str]:
-        """Selectors of the session that matched no tensor so far."""
+        """The selectors of the session that have matched no tensor so far, as texts."""
         return [one.text for one in self.selectors or () if one.text not in self.matched]
 
     def wants(self, name: str, kind: str, kinds: Sequence[str] = ()) -> bool:
-        """Return whether the session's selectors select `kind` of `name`.
+        """Return whether the session's selectors select `kind` of the tensor `name`.
 
-        kinds: the kinds that `name` can have, if known: PopTorch's `Gradient___X` means one of
-            them.
         The selectors that match are noted, and are not in `unmatched` any more.
+
+        kinds: the kinds that `name` can have, in order; empty if not known. PopTorch's selector
+            `Gradient___X` means one of them.
         """
         if self.selectors is None:
             return True
@@ -128,8 +136,9 @@ class Settings:
 def settings(asked: StartArguments) -> Settings:
     """Return the settings for the arguments of `start`, checked.
 
-    Raises OptionError, ModeError, InvalidNameError, and UnknownTensorError for a text that is no
-    selector.
+    What an argument leaves open is read from the environment, or has a default.
+    Raises OptionError, ModeError or InvalidNameError for a wrong argument, and UnknownTensorError
+    for a text in `tensors` that is no selector.
     """
     env = os.environ
     rank = _rank(asked.rank)
@@ -210,7 +219,7 @@ def _rank(rank: int | None) -> int:
 
 
 def _ranks(ranks: Iterable[int] | None) -> set[int] | None:
-    """Return the ranks that record; None: all ranks."""
+    """Return the ranks that record, from `ranks` or else from ANCHOR_RANKS; None: all ranks."""
     if ranks is not None:
         return set(ranks)
     text = os.environ.get("ANCHOR_RANKS")
@@ -254,12 +263,15 @@ def _job_name() -> str:
 
 
 def _restarted() -> bool:
-    """Return whether torchrun or SLURM has started this job before."""
+    """Return whether torchrun or SLURM has restarted this job, so that it may go on with a run."""
     return (_restart_count() or 0) > 0
 
 
 def _restart_count() -> int | None:
-    """Return how often torchrun or SLURM has restarted this job; None where neither tells."""
+    """Return how often torchrun or SLURM has restarted this job.
+
+    None is returned where the environment has neither's count.
+    """
     variables = [os.environ.get(name, "") for name in _RESTARTS]
     counts = [int(one) for one in variables if _COUNT.fullmatch(one)]
     return max(counts, default=None)

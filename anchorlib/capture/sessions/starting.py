@@ -49,6 +49,8 @@ def start(  # noqa: PLR0913  # the contract's arguments
 ) -> Session:
     """Open and return the one active session of this process; it records from then on.
 
+    Names in capitals are environment variables, which count where the argument is not given.
+
     run: the run's name; else ANCHOR_RUN, the job's id (torchrun, SLURM), or a time stamp.
     store: where the run is stored: a directory, or the grpc:// or grpcs:// URL of a collector or of
         several ("grpcs://a:50051,b:50051"); else ANCHOR_STORE, else "anchors".
@@ -56,9 +58,9 @@ def start(  # noqa: PLR0913  # the contract's arguments
         others the session does nothing.
     tensors: selectors that limit what anchors record; else ANCHOR_TENSORS.
     mode: the mode of anchors that are given none.
-    phases: the phases that are recorded, as ("train",); else ANCHOR_PHASES, else all.
+    phases: the phases that are recorded, such as ("train",); else ANCHOR_PHASES, else all.
     steps: the steps that are recorded: a number, range(0, 3), or a list of them; else
-        ANCHOR_STEPS (0:3,10), else all. Steps that are left out cost next to nothing.
+        ANCHOR_STEPS (such as 0:3,10), else all. Steps that are left out cost next to nothing.
     first_step: the number of the first step.
     resume, overwrite: continue, or replace, this rank of a run that exists. A restart by torchrun,
         and a job that SLURM requeued, resume without being asked.
@@ -72,9 +74,10 @@ def start(  # noqa: PLR0913  # the contract's arguments
     recorder: what writes records: a "process" beside this one (the default where Linux provides
         what that needs), or a "thread" of this one; else ANCHOR_RECORDER.
 
-    Raises SessionError, RunExistsError, RunBusyError, StoreError, ModeError, OptionError,
-    InvalidNameError; UnknownTensorError for a text in `tensors` that is no selector, and
-    RunNotFoundError for a run in ANCHOR_GRAFT that does not exist.
+    Raises SessionError where a session is active already, RunExistsError where this rank of the run
+    exists, RunBusyError where another process writes it, StoreError where the store cannot be
+    written, RunNotFoundError where the run in ANCHOR_GRAFT does not exist; for a wrong argument
+    ModeError, OptionError, InvalidNameError, or UnknownTensorError (no selector, in `tensors`).
     """
     arguments = StartArguments(**locals())  # the locals are exactly the arguments
     return open_session(settings(arguments))
@@ -83,6 +86,7 @@ def start(  # noqa: PLR0913  # the contract's arguments
 def record_into(sink: Sink, run: str) -> Session:
     """Open and return the one active session of this process, whose records go only to `sink`.
 
+    Every tensor that is anchored or watched is recorded, in all phases and steps.
     run: the run's name. Raises SessionError where a session is active already.
     """
     options = StartArguments(run, store="memory", tensors="*", on_full="block")
@@ -106,8 +110,9 @@ def graft(run: str | Run, steps: StepsSpec | None = None) -> Iterator[None]:
     shape, no record at these coordinates) are counted, logged at the end, and listed in the run's
     header.
 
-    Raises SessionError where no session is active, its anchors are handed values already, or `run`
-    is the run that it records; OptionError for impossible `steps`; RunNotFoundError, StoreError.
+    Raises SessionError where no session is active, where it is grafted already, or where `run` is
+    the run that it records; OptionError for impossible `steps`; RunNotFoundError or StoreError
+    where `run` does not exist or cannot be read.
     """
     from anchorlib.reading import open_run  # the store is loaded where it is read
 
@@ -122,10 +127,11 @@ def graft(run: str | Run, steps: StepsSpec | None = None) -> Iterator[None]:
 def tensor_names(model: nn.Module, optimizer: object = None, prefix: str = "") -> list[str]:
     """Return the selectors that `watch` accepts for `model`, before any step.
 
-    They name inputs and module outputs in definition order, parameters, and buffers, each in
-    each of its kinds. `NAME@opt.*` stands for optimizer state that the first step will make.
+    There is one selector, `NAME@KIND`, for each kind of each tensor: the input, the module outputs
+    in definition order, the parameters, and the buffers. `NAME@opt.*` stands for optimizer state
+    that the first step will make.
     optimizer, prefix: those that `watch` will be given.
-    Raises OptionError for an `optimizer` that is none.
+    Raises OptionError for an `optimizer` that is no optimizer.
     """
     parts = named_members(model, prefix)
     known = tensor_kinds(parts, state_keys(parts, unwrap_all(optimizer)), unknown_state="opt.*")

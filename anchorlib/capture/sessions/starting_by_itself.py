@@ -16,7 +16,10 @@ _log = logging.getLogger("anchorlib")
 
 
 def start_where_the_environment_asks() -> None:
-    """If ANCHOR_RUN is set, have the first anchor open a session unless one is open by then."""
+    """If ANCHOR_RUN is set, have the first call of `anchor` open a session.
+
+    That call opens none if a session is open by then. The function itself opens none.
+    """
     if os.environ.get("ANCHOR_RUN"):
         hooks.arm(_start_by_itself)
 

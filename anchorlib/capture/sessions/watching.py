@@ -50,7 +50,8 @@ _Names = Mapping[int, tuple[int, str]]
 class Watches:
     """The watched models and optimizers of one session.
 
-    compiled: the dict in which compiled code finds a watched model by its number.
+    compiled: the dict in which compiled code finds a model's `ModelWatch` by its number; watched
+        models are added to it.
     """
 
     def __init__(
@@ -80,13 +81,16 @@ class Watches:
         optimizer: object,
         prefix: str,
     ) -> None:
-        """Watch `model`, or further tensors of a model that is watched.
+        """Watch `model`, or further tensors of `model` if it is watched already.
+
+        Under ANCHOR_PERTURB the model's parameters are changed at the first call. Code that was
+        compiled before is compiled anew at its next call.
 
         asked: the selectors, modes, phases and steps that `watch` was given. optimizer: an
             optimizer, a list or tuple of them, or None. prefix: put before every name, with a dot.
-        Under ANCHOR_PERTURB the model's parameters are changed at the first call. Code that was
-        compiled before is compiled anew at its next call.
-        Raises UnknownTensorError and OptionError; then nothing is registered.
+
+        Raises UnknownTensorError for a selector that can match nothing, OptionError for a wrong
+        argument or a name that another model has; then nothing is watched.
         """
         parts = named_members(model, prefix)
         inner = unwrap_all(optimizer)
@@ -114,7 +118,7 @@ class Watches:
         self._observer.lineage.know(watch.parts)
 
     def forget(self, root: nn.Module) -> None:
-        """Stop watching `root`; another model may then have its names."""
+        """Stop watching `root`, a model's root module; another model may then have its names."""
         self.forget_choices(root)
         for watch in [one for one in self._models if one.parts.root is root]:
             watch.close()
@@ -124,8 +128,9 @@ class Watches:
     def forget_choices(self, root: nn.Module) -> None:
         """Forget which tensors of `root` to record, and its optimizers; `root` stays watched.
 
-        Other models may then have its names. Another optimizer may be chosen to end the session's
-        steps, unless an optimizer has stepped or a step was ended by hand.
+        Other models may then have its names. The optimizer that was to end the session's steps is
+        forgotten too, unless an optimizer has stepped or a step was ended by hand.
+        root: a model's root module.
         """
         for watch in [one for one in self._models if one.parts.root is root]:
             self._choices = [one for one in self._choices if one not in watch.choices]
@@ -150,10 +155,10 @@ class Watches:
         self._undo.append(undo)
 
     def _claim(self, names: set[str], root: nn.Module) -> None:
-        """Reserve `names` for one model; raise OptionError if another model has any of them.
+        """Reserve `names` for the model `root`; raise OptionError if another model has any of them.
 
-        Ranks that record nothing reserve names too, so that all ranks raise the same error. Nothing
-        is raised while models may share names (`shares_names`).
+        Ranks that record nothing reserve names too, so that all ranks raise the same error. While
+        models may share names (`shares_names`), no error is raised, and `root` gets the names.
         """
         taken = sorted(
             name
@@ -197,9 +202,10 @@ class Watches:
                 self._observer.forwards.know_trained(watch.parts.root)
 
     def _tell_modules(self, parts: NamedMembers) -> None:
-        """Note in the run's header the settings of the modules (see `module_texts`).
+        """Note in the run's header the settings of a model's modules (see `module_texts`).
 
         The number of modules, and a digest of their names and classes, are noted too.
+        parts: the named parts of the model.
         """
         if self._settings.recording:
             self._trees[parts.prefix] = module_tree(parts.modules)
@@ -208,7 +214,10 @@ class Watches:
                 self._observer.recorder.header(key, value)
 
     def _tell_settings(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note the optimizer's hyperparameters in the run's header, when it is first watched."""
+        """Note the optimizer's hyperparameters in the run's header, unless they are there already.
+
+        Later changes of them are noted, too, as the optimizer steps.
+        """
         if not self._settings.recording or optimizer in self._in_header:
             return
         for key, value in hyperparameters(optimizer, len(self._in_header)).items():
@@ -217,10 +226,10 @@ class Watches:
         self._in_header.add(optimizer)
 
     def name_of(self, optimizer: object) -> str:
-        """Return a name for `optimizer`.
+        """Return a name for `optimizer`, for messages.
 
         It is the name of the innermost watched module that holds all watched parameters of the
-        optimizer; else the optimizer's class.
+        optimizer; the name of the optimizer's class where that is the whole model, or none.
         """
         paths = [
             name.split(".")[:-1]
@@ -248,7 +257,7 @@ class Watches:
 
     @property
     def missing(self) -> list[str]:
-        """Selectors of tensors that may appear only later, if no tensor has matched them yet."""
+        """The selectors that have matched no tensor yet, but may match one that appears later."""
         return [text for one in self._choices for text in one.missing]
 
     @property

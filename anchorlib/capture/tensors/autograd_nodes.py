@@ -14,5 +14,5 @@ __all__ = ["node_name"]
 
 
 def node_name(node: Any) -> str:
-    """Return the name of the operation that an autograd node stands for, as "AddmmBackward0"."""
+    """Return the name of an autograd node, such as "AddmmBackward0", without its namespace."""
     return str(type(node).name(node)).rpartition("::")[2]

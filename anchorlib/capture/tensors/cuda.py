@@ -40,7 +40,7 @@ Writes = Sequence[tuple[torch.Tensor, int]]
 class CudaCopier:
     """Copies CUDA tensors into `ring`, with a lane (a stream of copies) for each device.
 
-    warn: called with a line for the log.
+    warn: called with a text to log where a device cannot write to the ring.
     """
 
     def __init__(self, ring: Ring, warn: Callable[[str], None]) -> None:
@@ -60,10 +60,11 @@ class CudaCopier:
     def enqueue(self, writes: Writes, ready_address: int, value: int) -> CudaLane | None:
         """Have tensors copied to addresses, and then `value` written to `ready_address`.
 
-        This implements `anchorlib.recorder.copies.Copier.enqueue`.
+        This implements `anchorlib.recorder.copies.Copier.enqueue`. If the device has a lane, the
+        call does not wait for the copies; else it returns when they are made.
 
-        writes: tensors, each with the address of its copy. value: the word that says to readers of
-            `ready_address` that the copies are complete.
+        writes: tensors of one device, each with the address of its copy. value: the word that says
+            to readers of `ready_address` that the copies are complete.
 
         Returns the lane in which the writes wait; None where they are done already. Raises
         UnsupportedError while a CUDA graph is captured.
@@ -94,7 +95,7 @@ class CudaCopier:
         return self._lanes.get(device)
 
     def _open(self, device: torch.device) -> None:
-        """Open the lane (stream of copies) of `device`, if it can write to the ring; else warn."""
+        """Open the lane (stream of copies) of `device`; warn if it cannot write to the ring."""
         try:
             with self._opening:
                 if not self._closed:
@@ -118,9 +119,10 @@ class CudaCopier:
         return lane
 
     def close(self) -> bool:
-        """Unlock the ring's pages once all copies are made; return whether 2 seconds sufficed.
+        """Unlock the ring's pages once all copies are made; wait at most 2 seconds for both.
 
-        False is also returned where no thread can start to do this.
+        Returns whether that time sufficed; if not, the ring's memory must stay mapped. False is
+        also returned where no thread can start to do the work.
         """
         self._closed = True
         if not self._lanes:
@@ -170,7 +172,10 @@ class CudaLane:
         return self._driver.is_idle(self._stream.cuda_stream)
 
     def open(self) -> None:
-        """Have the device write some bytes to the ring; raise DriverError if they do not arrive."""
+        """Test the lane: have the device write some bytes to the ring, and wait for them.
+
+        Raises DriverError if they do not arrive.
+        """
         self._there = self._driver.device_address(self._base)
         word = TRIAL_AT + TRIAL_BYTES
         with torch.cuda.stream(self._stream):
@@ -184,8 +189,12 @@ class CudaLane:
     def enqueue(self, writes: Writes, ready_address: int, value: int) -> bool:
         """Have tensors copied to addresses in the ring, then `value` written to `ready_address`.
 
-        writes: tensors, each with the address of its copy.
-        Returns False, with nothing done, after `shut`.
+        The call clones the tensors on the device, and does not wait for the copies.
+
+        writes: tensors, each with the address of its copy. value: the word that says that the
+            copies are complete.
+
+        Returns True, or after `shut` False: then nothing is copied.
         Raises OutOfMemoryError where the device has no memory for clones.
         """
         current = torch.cuda.current_stream(self.device)
@@ -245,6 +254,6 @@ def _clone(x: torch.Tensor) -> torch.Tensor:
 
 
 def _tell_stream(tensors: list[torch.Tensor], stream: torch.cuda.Stream) -> None:
-    """Make the allocator wait for `stream` before it reuses the tensors' memory."""
+    """Make the allocator wait for the present work in `stream` before it reuses tensors' memory."""
     for x in tensors:
         x.record_stream(stream)

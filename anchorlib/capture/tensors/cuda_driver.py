@@ -34,7 +34,7 @@ class DriverError(RuntimeError):
 class Driver:
     """CUDA's driver, loaded as a library.
 
-    Raises OSError where there is none, AttributeError where it is too old.
+    Raises OSError where the machine has no such library, AttributeError where it is too old.
     """
 
     def __init__(self) -> None:
@@ -70,11 +70,17 @@ class Driver:
         self._check("cuMemHostRegister", self._register(address, nbytes, _PORTABLE_AND_MAPPED))
 
     def unregister(self, address: int) -> None:
-        """Unlock the pages that `register` locked at `address`; may wait for the device."""
+        """Unlock the pages that `register` locked at `address`; may wait for the device.
+
+        Raises DriverError where the driver refuses.
+        """
         self._check("cuMemHostUnregister", self._unregister(address))
 
     def device_address(self, address: int) -> int:
-        """Return the address of registered memory on the current device."""
+        """Return the address by which the current device writes to registered memory.
+
+        address: the memory's address on the CPU. Raises DriverError for other memory.
+        """
         there = c_uint64()
         self._check("cuMemHostGetDevicePointer", self._address(byref(there), address, 0))
         return there.value
@@ -82,20 +88,28 @@ class Driver:
     def write(self, stream: int, device_address: int, value: int) -> None:
         """Write the eight bytes of `value` to `device_address`, after all work now in `stream`.
 
-        Whoever sees these bytes sees all earlier writes of the stream: the driver's function has a
-        fence.
+        The call does not wait for them. Whoever sees these bytes sees all earlier writes of the
+        stream: the driver's function has a fence.
+        stream: the handle of a CUDA stream. Raises DriverError where the driver refuses.
         """
         self._check("cuStreamWriteValue64", self._write(stream, device_address, value, _WITH_FENCE))
 
     def is_idle(self, stream: int) -> bool:
-        """Return whether `stream` has finished or failed. Raises nothing."""
+        """Return whether all work in a CUDA stream is done, or has failed. Raises nothing.
+
+        stream: the stream's handle. False is also returned where that cannot be asked now, as
+            during the capture of a graph.
+        """
         with self.beside_captures():
             code = int(self._query(stream))
         return code not in {_NOT_READY, _NO_CONTEXT} and code not in _CAPTURING
 
     @contextmanager
     def beside_captures(self) -> Iterator[None]:
-        """Return a context manager in which our calls break no graph capture of other threads."""
+        """Return a context manager in which calls of CUDA break no graph capture of other threads.
+
+        Without it, some calls would make such a capture fail.
+        """
         mode = c_int(_RELAXED)
         self._exchange(byref(mode))
         try:

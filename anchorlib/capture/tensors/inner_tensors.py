@@ -6,13 +6,13 @@
     nested (jagged)         offsets, values
     nested (strided)        sizes, values              (a row of sizes for each tensor inside)
     DTensor                 its local shard, without any collective; `NAME:placements` is recorded
-                            whenever it changes: a row (kind, dimension) for each mesh dimension,
-                            kind 0 replicated, 1 sharded along that dimension, 2 partial; then a
-                            row (-1, size) for each dimension of the whole tensor
+                            whenever it changes: a row (kind, d) for each mesh dimension, kind 0
+                            replicated, 1 sharded along dimension d of the tensor, 2 partial; then
+                            a row (-1, size) for each dimension of the whole tensor
     functorch (vmap, grad)  the physical tensor inside, with its batch dimensions
 
-The tensors inside sparse and nested ones are recorded as series `NAME:indices`, `NAME:values` and
-so on.
+The tensors inside sparse and nested ones are recorded as series of their own, with the names in the
+table: `NAME:indices`, `NAME:values`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ def stands_for_a_tensor(x: object) -> bool:
 
 
 def plain_inside(x: torch.Tensor) -> torch.Tensor:
-    """Return the tensor with the values of `x`: its local shard, or the tensor inside functorch's.
+    """Return the tensor in which the values of `x` lie.
 
-    For other tensors that is `x` itself.
+    That is the local shard of a DTensor, the physical tensor inside a functorch tensor, and `x`
+    itself for any other tensor.
     """
     x = inside_functorch(x)
     return local_tensor(x) if has_local_tensor(x) else x  # full_tensor() would communicate
@@ -56,8 +57,9 @@ def plain_inside(x: torch.Tensor) -> torch.Tensor:
 def placements(x: Any) -> tuple[tuple[int, int], ...]:
     """Return the rows of `NAME:placements` for a DTensor; empty for any other tensor.
 
-    A row is (kind, dimension) for each mesh dimension, kind 0 replicated, 1 sharded along that
-    dimension, 2 partial; then (-1, size) for each dimension of the whole tensor.
+    The first rows are (kind, dimension), one for each mesh dimension. Kind 0 is replicated, 1
+    sharded along `dimension` of the tensor, 2 partial; `dimension` is 0 unless the kind is 1. The
+    other rows are (-1, size), one for each dimension of the whole tensor.
     """
     if not has_local_tensor(x):
         return ()
@@ -69,10 +71,11 @@ def placements(x: Any) -> tuple[tuple[int, int], ...]:
 
 
 def known_sizes(x: torch.Tensor) -> tuple[int, ...]:
-    """Return the shape of `x` without the sizes that are not plain numbers.
+    """Return the sizes in the shape of `x` that are plain numbers, in order.
 
-    Left out are symbolic sizes, such as the ragged one of a jagged tensor. Of a strided nested
-    tensor, the sizes in which its inner tensors differ are left out.
+    Left out are symbolic sizes, such as the ragged one of a jagged tensor. For a strided nested
+    tensor, the number of its inner tensors is returned, and the sizes that are equal in all of
+    them.
     """
     if not (x.is_nested and x.layout is torch.strided):
         return tuple(size for size in x.shape if type(size) is int)
@@ -82,7 +85,11 @@ def known_sizes(x: torch.Tensor) -> tuple[int, ...]:
 
 
 def tensor_parts(x: torch.Tensor) -> dict[str, torch.Tensor] | None:
-    """Return the plain tensors of which a sparse or nested tensor consists; None for others."""
+    """Return the plain tensors of which a sparse or nested tensor consists, by name.
+
+    The names, such as "indices", are those in the module's docstring. Return None for any other
+    tensor.
+    """
     if x.is_nested and x.layout is torch.jagged:
         offsets: torch.Tensor = x.offsets()  # type: ignore[attr-defined]  # NestedTensor's
         return {"offsets": offsets.detach(), "values": x.values().detach()}

@@ -26,8 +26,9 @@ _PRUNE_AT = 1024
 class _AnchoredMemory(NamedTuple):
     """The tensor that was anchored last in a storage.
 
-    geometry: offset, shape, strides. identity: what identifies the tensor to the caller. followed:
-        whether the tensor requires gradients.
+    version: torch's count of writes to the memory, when the tensor was anchored. geometry: offset,
+        shape, strides. identity: what identifies the tensor to the caller. followed: whether
+        autograd follows the tensor, which requires gradients.
     """
 
     storage: StorageRef
@@ -59,10 +60,10 @@ class Storages:
         self._anchored[storage.cdata] = known
 
     def anchored_tensor_of(self, x: torch.Tensor) -> tuple[Any, str] | None:
-        """Return the `identity` of the anchored tensor with the memory of `x`; None without one.
+        """Return the `identity` of the tensor last anchored in the memory of `x`; None without one.
 
-        The second item says how the two differ: "detach", "view", or "" if they do not. None is
-        also returned where the memory was written after the tensor was anchored.
+        The second item says how `x` differs from that tensor: "detach", "view", or "" if it does
+        not. None is also returned where the memory was written after that tensor was anchored.
         """
         if not _has_geometry(x):
             return None

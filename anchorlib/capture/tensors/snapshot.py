@@ -102,7 +102,7 @@ def is_plain(x: torch.Tensor) -> bool:
 def _has_memory(x: torch.Tensor) -> bool:
     """Return whether `x` has memory; sharded training may free the memory of a living tensor.
 
-    Reading such a tensor would crash the process.
+    Reading a tensor whose memory was freed would crash the process.
     """
     known = x.is_cpu or x.is_cuda  # other devices may have no storage to ask
     return not (known and x.numel()) or x.untyped_storage().nbytes() > 0
@@ -122,10 +122,12 @@ def quick_place(
 ) -> QuickPlace | None:
     """Return where the values of an ordinary array on the CPU lie; None for any other tensor.
 
-    None is also returned for an array of 2 MiB or more, if torch has more than one thread.
+    The result is (address, dtype, shape, number of bytes). An ordinary array is contiguous, and
+    neither complex nor lazily negated. None is also returned for an array of 2 MiB or more, if
+    torch has more than one thread.
     No operation of torch runs: each would cost more than copying a small array, and would give
     Python's lock to another thread.
-    address_of: returns the address, 0 for a tensor without memory.
+    address_of: returns the address of a tensor, 0 if the tensor has no memory.
     """
     try:
         if (
@@ -150,7 +152,10 @@ def quick_place(
 
 
 def is_for_many(nbytes: int) -> bool:
-    """Return whether a copy is so large that torch makes it with all its threads."""
+    """Return whether torch makes a copy of `nbytes` bytes with all its threads.
+
+    It does if the copy is large, and if it has more than one thread.
+    """
     return nbytes >= _MANY_BYTES and torch.get_num_threads() > 1
 
 
@@ -171,10 +176,11 @@ def values_writer(x: torch.Tensor) -> Callable[[int], None]:
 
 
 def skip_reason(x: torch.Tensor) -> str | None:
-    """Return why `x`, which is not plain, has no values to record here; None if it has values.
+    """Return a text on why `x` has no values to record now; None if it has values.
 
-    Raises UnsupportedError for a tensor subclass whose values are not known, and while a CUDA graph
-    is captured.
+    x: a tensor for which `is_plain` is False.
+    Raises UnsupportedError for a tensor subclass whose values are not known, and for a CUDA tensor
+    while a CUDA graph is captured.
     """
     kind = type(x).__name__
     if kind in {"FakeTensor", "FunctionalTensor"}:
@@ -210,9 +216,11 @@ def _unusual_array(x: torch.Tensor) -> str | None:
 class Snapshot:
     """A copy of one tensor's values: contiguous, and without a graph.
 
-    The copy of a CUDA tensor stays on its device if there is room, so that nothing waits for it.
-    Every other copy is on the CPU.
-    wide: makes the copy in the wide dtype in which sums are computed, on the tensor's own device.
+    The copy of a CUDA tensor is on the tensor's device if there is room, so that nothing waits for
+    the copying. Every other copy is on the CPU.
+
+    wide: True makes the copy in the wide dtype in which sums are computed, and on the tensor's own
+        device in any case.
     """
 
     __slots__ = ("tensor",)
@@ -234,7 +242,7 @@ class Snapshot:
 def plain(x: torch.Tensor) -> torch.Tensor:
     """Return `x` without graph, lazy conjugation, lazy negation or quantization.
 
-    It is copied only if needed.
+    The result shares the memory of `x`, unless one of the last three is to be removed.
     """
     x = x.detach()
     if x.is_quantized:
@@ -245,9 +253,10 @@ def plain(x: torch.Tensor) -> torch.Tensor:
 
 
 def undisturbed() -> AbstractContextManager[object]:
-    """Return a context manager in which the user's modes do not see our operations.
+    """Return a context manager in which the user's dispatch and function modes are switched off.
 
-    Selective checkpointing, FlopCounter or `with torch.device(...)` would otherwise act on them.
+    Otherwise selective checkpointing, FlopCounter or `with torch.device(...)` would act on
+    operations of ours.
     """
     return without_modes() if dispatch_modes() or function_modes() else _NOTHING
 
@@ -280,7 +289,10 @@ class TorchArithmetic:
         return Snapshot(x)
 
     def recopy(self, kept: Snapshot, x: torch.Tensor, /) -> Snapshot:
-        """Make `kept` a copy of `x`, in the same memory if `x` fits into it, and return `kept`."""
+        """Make `kept` a copy of `x`, and return `kept`.
+
+        Its memory is used again if `x` has the dtype and shape of the old copy.
+        """
         kept.renew(x)
         return kept
 

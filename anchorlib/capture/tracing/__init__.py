@@ -3,7 +3,7 @@
     SessionTraces       what a session was asked to trace, and the trace under way
      └ Tracer    begins and ends at step boundaries ─▶ OpLog ─▶ the recorder's queue
         ├ OpMode intercepts each operation, on the thread that began the trace
-        │  ├ StepState       what is known of a step so far: what wrote which memory, passes, …
+        │  ├ StepState       what is known of a step so far, such as what wrote which memory
         │  └ InductorGraphs  Inductor's graphs, while they run
         └ GraphReader  reads compiled graphs, from the calls in which torch logs them
 

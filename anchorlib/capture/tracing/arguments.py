@@ -23,9 +23,12 @@ _CONSTANTS: Final = {torch.dtype, torch.layout, torch.memory_format, torch.devic
 class Arguments:
     """The arguments of one call of an operation.
 
-    tensors: the arguments that are tensors. names: the name of each tensor. text: all other
-    arguments, with the schema's default for each that the caller left out. floats: the numbers for
-    which `text` has the placeholder `FLOAT`, so that calls which differ in a number share a text.
+    tensors: the tensors among the arguments, those in lists included. names: for each tensor the
+        name of its argument, such as "self", or "tensors[0]" in a list.
+    text: all other arguments, such as "dim=1, keepdim=True", with the schema's default for each
+        that the caller left out.
+    floats: the floats among them. `text` has the placeholder `FLOAT` in place of each, so that
+        calls which differ only in such numbers have one text.
     """
 
     __slots__ = ("floats", "names", "tensors", "text")
@@ -74,7 +77,10 @@ class Arguments:
             texts.append(f"{name}={self._text(value)}")
 
     def _list(self, name: str, value: Any) -> bool:
-        """If `value` is a list or tuple, add its tensors; return whether it has any."""
+        """Add the tensors in a list or tuple to `tensors`, with names; return whether it has any.
+
+        name, value: an argument's name and value; a value that is no list or tuple has no tensors.
+        """
         if not isinstance(value, _LISTS) or not value or type(value[0]) is int:
             return False
         numbered = [(at, x) for at, x in enumerate(value) if isinstance(x, torch.Tensor)]
@@ -83,7 +89,10 @@ class Arguments:
         return bool(numbered)
 
     def places(self, wanted: Collection[str]) -> tuple[int, ...]:
-        """Return the indices in `tensors` of the tensors of the arguments named in `wanted`."""
+        """Return the indices in `tensors` of the tensors that belong to given arguments.
+
+        wanted: the names of these arguments.
+        """
         return tuple(
             [
                 place

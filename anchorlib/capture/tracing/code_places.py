@@ -32,12 +32,14 @@ __all__ = [
 class CodePlace(NamedTuple):
     """Where an operation comes from.
 
-    where: file and line of user code; of a backward operation it is empty unless user code (a
-        hook, a Function) ran it.
+    where: file and line of user code, as "FILE:LINE"; for an operation of backward "", unless user
+        code (a hook, a Function) ran it.
     module: name of the innermost named module that runs; None where no such module runs.
-    optimizes: whether an optimizer's step runs it. repeats: whether it is a forward inside
-        backward (a recomputation). graph: the frame of a compiler's graph that runs it, operation
-        by operation. engine: the frame in which torch called autograd's engine, which runs it.
+    optimizes: whether an optimizer's step runs the operation. repeats: whether the operation
+        belongs to a forward that runs again inside backward (a recomputation).
+    graph: the frame of a compiler's graph that runs the operation, where graphs are run operation
+        by operation; None for any other operation. engine: the frame in which torch called
+        autograd's engine; None where the engine does not run the operation.
     """
 
     where: str = ""
@@ -93,7 +95,7 @@ MOST_LINES: Final = 1 << 14
 
 
 def is_torchs(file: str) -> bool:
-    """Return whether a file is part of torch."""
+    """Return whether a file, given by its path, is part of torch."""
     return file.startswith(_TORCH)
 
 
@@ -108,7 +110,10 @@ def is_called_compiled(frame: FrameType | None) -> bool:
 
 
 def is_observing(file: str) -> bool:
-    """Return whether a file belongs to the part of anchorlib that observes a training."""
+    """Return whether a file, given by its path, is part of anchorlib's `capture` or `recorder`.
+
+    These observe a training; operations that they run are not traced.
+    """
     return file.startswith(_OBSERVING)
 
 
@@ -137,10 +142,10 @@ def _new_kind(file: str) -> _Kind:
 def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one loop, no calls
     frame: FrameType | None, names: Mapping[int, str], *, backward: bool
 ) -> CodePlace:
-    """Return the `CodePlace` of the operation that `frame` runs; `OURS` for anchorlib's own.
+    """Return the `CodePlace` of the operation that `frame` runs; `OURS` for one of anchorlib's own.
 
-    names: the names of modules, by `id(module)`. backward: whether autograd's engine runs on this
-    thread.
+    frame: the frame that called the operation. names: the names of modules, by `id(module)`.
+        backward: whether autograd's engine runs on this thread.
     """
     where, module, graph, engine = "", None, None, None
     optimizes = repeats = called = False
@@ -177,7 +182,10 @@ def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one
 
 
 def line_above(frame: FrameType | None) -> str:
-    """Return "FILE:LINE" of the innermost user code among `frame` and its callers; "" if none."""
+    """Return "FILE:LINE" of the innermost user code among `frame` and its callers.
+
+    Return "" if none of them is user code.
+    """
     while frame is not None:
         if _kind_of(frame.f_code.co_filename) is _USERS:
             return _line_of(frame)
@@ -186,10 +194,11 @@ def line_above(frame: FrameType | None) -> str:
 
 
 def _line_of(frame: FrameType) -> str:
-    """Return "FILE:LINE" of the line that a frame is running, cached by the instruction it runs.
+    """Return "FILE:LINE" of the line that a frame is running; FILE has no folder.
 
-    To find a line's number, Python counts from the first line of the function. In a function of two
-    hundred lines this takes a microsecond, and a step runs the same lines again and again.
+    The result is cached for each instruction. To find a line's number, Python counts from the first
+    line of the function. In a function of two hundred lines this takes a microsecond, and a step
+    runs the same lines again and again.
     """
     code = frame.f_code
     key = id(code), frame.f_lasti

@@ -28,8 +28,9 @@ _Start: TypeAlias = tuple[int, bool, str]
 class CompiledModuleNames:
     """Finds names of modules inside compiled code, for forwards of this step and the one before.
 
-    For each execution of a graph it keeps the objects that the paths to modules start from.
-    name_of: returns the name of a module; None where it belongs to no watched model.
+    For each execution of a graph, the objects are kept from which the paths to modules start.
+
+    name_of: returns the name of a module; None for a module of no watched model.
     """
 
     def __init__(self, name_of: Callable[[object], str | None]) -> None:
@@ -38,14 +39,17 @@ class CompiledModuleNames:
         self._before: dict[_Start, object] = {}
 
     def next_step(self) -> None:
-        """Begin a step; the last step's objects are kept, as its backward may run in this step."""
+        """Begin a step: forget the objects of all steps but the last one.
+
+        Those of the last step are kept since its backward may run in the new step.
+        """
         self._roots, self._before = {}, self._roots
 
     def module(self, path: ModulePath, execution: int, frame: FrameType | None) -> str:
         """Return the name of the innermost module along `path` that has a name; "" where none has.
 
-        execution: the number of the autograd node that the graph's forward made. frame: the frame
-        of the graph that runs; None in backward.
+        path: how dynamo reached a module. execution: the number of the autograd node that the
+            graph's forward made. frame: the frame of the graph that runs; None in backward.
         """
         key = (execution, path.of_globals, path.root)
         if frame is None:
@@ -62,7 +66,8 @@ class CompiledModuleNames:
 def _variable(frame: FrameType | None, path: ModulePath) -> object:
     """Return the value of the variable with which `path` begins, in the function that was compiled.
 
-    It is found in the callers of `frame`; None where no caller has it.
+    The function's frame is searched among `frame` and its callers. Return None where none of them
+    has the variable.
     """
     while frame is not None:
         scope = frame.f_globals if path.of_globals else frame.f_locals
@@ -74,13 +79,14 @@ def _variable(frame: FrameType | None, path: ModulePath) -> object:
 
 
 def _is_torchs(frame: FrameType, value: object, links: Iterable[str]) -> bool:
-    """Return whether `value`, a variable found in `frame`, belongs to torch and not to user code.
+    """Return whether `value`, a variable's value in `frame`, belongs to torch and not to user code.
 
-    Frames of torch lie between the graph and the user's function. links: the path from `value` to
-    the module, as attributes and items.
-    Of modules, only a graph module belongs to torch. A function of torch's from which `links` lead
-    to a module of the user's counts as the user's: dynamo compiles that function in place of the
-    module that was given to `torch.compile`.
+    Frames of torch, which may have variables of the same name, lie between the graph and the user's
+    function. Of modules, only a graph module belongs to torch. A function of torch's from which
+    `links` lead to a module of the user's counts as the user's: dynamo compiles that function in
+    place of the module that was given to `torch.compile`.
+
+    links: the path from `value` to the module, as attributes and items.
     """
     if isinstance(value, nn.Module):
         return isinstance(value, fx.GraphModule)

@@ -22,7 +22,11 @@ OUR_OPERATORS: Final = "anchorlib."
 
 
 class NodeOutput(NamedTuple):
-    """A tensor in a graph: output number `place` of the node `node`; 0 for a graph's input."""
+    """A tensor in a graph: one of the outputs of a node.
+
+    node: the node's name. place: the number of the output; 0 for a single output, and for an input
+        of the graph, which is a node too.
+    """
 
     node: str
     place: int = 0
@@ -31,12 +35,17 @@ class NodeOutput(NamedTuple):
 class GraphOp(NamedTuple):
     """One operation of a graph.
 
-    name: the name of its node in the graph. op: the name of the operation. node: facts from the
-    node's metadata. facts: facts from the operation's schema; None where it is no ATen operation.
-    inputs, outputs: the layouts of its tensors. takes: which tensor of the graph each input is.
-    args: its other arguments, as text. floats: the numbers that `args` has placeholders for.
-    mutates: indices of the inputs that it writes. group: the number of the kernel that computes it;
-    None where it is in no kernel.
+    name: the name of its node in the graph. op: the operation's name, such as "aten.add.Tensor".
+
+    node: facts from the node's metadata. facts: facts from the operation's schema; None where torch
+        has no schema of it.
+    inputs, outputs: for each tensor the name of its argument ("out" for an output), its dtype,
+        shape and strides. takes: which tensor of the graph each input is.
+
+    args: the other arguments, as text. floats: the numbers that are placeholders in `args`.
+
+    mutates: indices in `inputs` of the tensors that the operation writes in place. group: the
+        number of the kernel that computes the operation; None where no kernel is known.
     """
 
     name: str
@@ -56,9 +65,10 @@ class GraphOp(NamedTuple):
 class CompilerGraph:
     """The operations of one graph, in the graph's order.
 
-    inputs: names of the graph's arguments. outputs: the tensors that it returns, None for returned
-    values that are not tensors. observed: the tensors that calls of anchorlib's own operators in
-    the graph observe, each by the operator's name and constant arguments.
+    inputs: the names of the graph's arguments, as nodes. ops: its operations. outputs: the tensors
+        that the graph returns, with None for each returned value that is no tensor.
+    observed: the tensors that calls of anchorlib's own operators in the graph observe. Each has as
+        its key the operator's name, followed by the constant arguments of the call.
     """
 
     inputs: list[str] = field(default_factory=list)
@@ -70,7 +80,8 @@ class CompilerGraph:
 def read_graph(graph: fx.Graph, groups: Mapping[str, int]) -> CompilerGraph:
     """Return the inputs, operations and outputs of `graph`, without any values.
 
-    groups: the number of the kernel that computes a node, by the node's name.
+    groups: the number of the kernel that computes a node, by the node's name; empty where kernels
+        are not known.
     """
     read = CompilerGraph()
     for node in graph.nodes:
@@ -132,7 +143,10 @@ class _Unread:
 
 
 def _node_output(node: Any) -> NodeOutput:
-    """Return the tensor that `node` stands for; for a `getitem`, an output of the indexed node."""
+    """Return the tensor that `node` stands for.
+
+    For a `getitem` of another node's results, that is an output of the other node.
+    """
     if node.op == "call_function" and op_name(node.target) == "getitem":
         return NodeOutput(node.args[0].name, node.args[1] if isinstance(node.args[1], int) else 0)
     return NodeOutput(node.name)
@@ -148,8 +162,9 @@ def _form(name: str, x: torch.Tensor) -> OperandForm:
 
 
 def _size(size: Any) -> int:
-    """Return a size as an int: of a symbolic size its hint, or 0 if it has none.
+    """Return a size as an int.
 
+    For a symbolic size, that is torch's hint (the size seen while compiling), or 0 if it has none:
     `int(size)` would make torch.compile specialize the graph for that size.
     """
     if isinstance(size, int):

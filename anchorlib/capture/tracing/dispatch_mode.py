@@ -50,11 +50,18 @@ _OWNING: Final = ("accumulate", "optimizer")
 class Begun(NamedTuple):
     """What is known of an operation before it runs, for `OpMode._note` after it has run.
 
-    facts: facts from the operation's schema. context: its stage, module and line. pass_index: the
-    pass it belongs to. inputs: layouts of its input tensors. digests: the digests of the inputs'
-    values, joined. makers: for each input the number of the operation that made it. source:
-    "eager", or "graph" for a compiler's graph. near: a cache of digests of this operation's
-    tensors; None where inputs and outputs share no memory.
+    facts: facts from the operation's schema. context: the operation's stage (such as forward),
+        module and line. pass_index: the pass to which it belongs.
+
+    inputs: the layout of each input tensor. digests: the digests of the inputs' values, joined.
+
+    makers: for each input the number of the operation in the step that made its memory; None for
+        memory from before the step.
+
+    source: "eager", or "graph" for an operation that a compiler's graph runs.
+
+    near: a cache of digests of this operation's tensors; None where inputs and outputs share no
+        memory.
     """
 
     facts: OpFacts
@@ -69,10 +76,12 @@ class Begun(NamedTuple):
 
 
 class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
-    """The dispatch mode that notes each operation in `state` while the mode is `live`.
+    """The dispatch mode that notes each operation in `state` while `live` is true.
 
-    on_gap: receives the reason why something was not traced. on_fault: receives an exception of
-    anchorlib's own.
+    state: what is known of the open step. digests: of which tensors digests are noted: "both"
+        inputs and outputs, "outputs", or "none". inductor: Inductor's graphs, while they run.
+    on_gap: is given the reason whenever something is not traced. on_fault: is given each exception
+        that anchorlib's own code raised while it noted an operation.
     """
 
     supports_higher_order_operators = True
@@ -108,7 +117,9 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
     ) -> Any:
         """Run the operation `func`, note it, and return its result.
 
-        types: the classes of the tensor subclasses among its arguments.
+        args, kwargs: its arguments. types: the classes of the tensor subclasses among them.
+        Returns NotImplemented, without running `func`, for subclasses that run it by operations on
+        plain tensors, which torch then dispatches here.
         """
         kwargs = kwargs or {}
         if not self.live:
@@ -136,8 +147,9 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
     def run_graph(self, key: GraphKey, given: list[Any], run: Callable[[], Any]) -> Any:
         """Run a graph of Inductor's and note the operations that it computed; return its result.
 
-        key: identifies the graph. given: its inputs. run: runs it. A graph whose operations cannot
-        be noted is run all the same, and becomes a gap.
+        A graph whose operations cannot be noted is run all the same, and reported to `on_gap`.
+
+        key: identifies the graph. given: the graph's inputs. run: runs the graph on them.
         """
         inductor, state = self._inductor, self._state
         execution = None
@@ -164,8 +176,9 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         self._on_gap(f"a graph's run could not be traced: {type(fault).__name__}: {fault}"[:200])
 
     def _inside(self, execution: GraphExecution, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation that an Inductor graph has torch dispatch, and note its values.
+        """Run an operation that torch dispatches inside an Inductor graph, and note its values.
 
+        execution: the run of the graph. func: the operation. args, kwargs: its arguments.
         Returns the operation's result.
         """
         out = func(*args, **kwargs)
@@ -261,9 +274,12 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
     ) -> None:
         """Note that operation number `index` has made or written the memory of the tensors `made`.
 
-        names: "out" for each returned tensor, or the argument that was written. view: whether the
-        operation returns a view, whose memory it has not made. If the operation accumulates
-        gradients, or an optimizer's step runs it, the memory is noted as that of its module, too.
+        If the operation accumulates gradients, or an optimizer's step runs it, the memory is also
+        noted as that of the module to which the parameter belongs.
+
+        context: the operation's stage and module. names: for each tensor "out" if it was returned,
+            or the name of the argument if it was written. view: whether the operation returns a
+            view, whose memory it has not made.
         """
         state = self._state
         owned = context.module if context.stage in _OWNING else ""

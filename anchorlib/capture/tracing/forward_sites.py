@@ -17,9 +17,10 @@ _LATE: Final = 2  # nodes made after an operation: for the written memory, and f
 
 
 class ForwardSite(NamedTuple):
-    """Where the forward of an autograd node ran: its module and its line of user code.
+    """Where the forward of an autograd node ran: the module, and the line of user code.
 
-    number: the number of the last node that torch made for that forward operation.
+    number: the number of the last node that torch made for that forward operation. module, where:
+        the module's name and "FILE:LINE"; "" where they are not known.
     """
 
     number: int
@@ -40,19 +41,24 @@ class ForwardSites:
     def next_step(self, made: int) -> None:
         """Begin a step.
 
-        made: the number of the last autograd node that was made before the step.
+        made: the number of the last autograd node that was made before the step; nodes with higher
+            numbers belong to the step.
         """
         self._now, self._before = _Step(made), self._now
 
     def is_new(self, number: int) -> bool:
-        """Return whether autograd node `number` was made in this step and has no forward noted."""
+        """Return whether autograd node `number` was made in this step, with no forward noted."""
         return number > self._now.made and number not in self._now.sites
 
     def note_new(self, number: int, module: str, where: str) -> bool:
-        """Note an operation that is about to run as the forward of autograd node `number`.
+        """Note where the forward of autograd node `number` runs, if the node is new.
 
-        That happens only if the node is new, that is, made in this step and without a noted
-        forward. Returns whether the node is new.
+        A node is new if it was made in this step, and no forward of it is noted.
+
+        number: the node that was made last, as an operation is about to run. module, where: the
+            operation's module and "FILE:LINE".
+
+        Returns whether the node is new; if not, nothing is noted.
         """
         now = self._now
         if number <= now.made or number in now.sites:
@@ -68,17 +74,20 @@ class ForwardSites:
     def note_written(self, number: int, module: str, where: str) -> None:
         """Note where an operation runs that is about to write a tensor in place.
 
-        number: the number of the autograd node that was made last. If the tensor is a view
-        (`x[0] = y`), torch makes further nodes after the operation, which then get this module and
-        line.
+        If the tensor is a view (`x[0] = y`), torch makes two further nodes after the operation.
+        They then get the module and line that are given here.
+
+        number: the number of the autograd node that was made last. module, where: the operation's
+            module and "FILE:LINE".
         """
         for late in range(number + 1, number + 1 + _LATE):
             self._now.late[late] = module, where
 
     def of(self, number: int, *, later: bool = False) -> ForwardSite:
-        """Return where the forward of autograd node `number` ran; "" for an unknown module or line.
+        """Return where the forward of autograd node `number` ran.
 
-        later: if no forward was noted for this node, return the site of the next node that has one.
+        Module and line are "" where no forward of the node was noted.
+        later: whether to return the site of the next node with a noted forward in that case.
         """
         step = self._now if number > self._now.made else self._before
         exact = step.sites.get(number) or step.late.get(number)
@@ -91,10 +100,11 @@ class ForwardSites:
 
 
 class _Step:
-    """Where the forwards of one step ran. made: number of the last node made before the step.
+    """Where the forwards of one step ran.
 
-    sites: module and line by node number. late: module and line of nodes that torch may make after
-    an operation. numbers: the keys of `sites`, sorted.
+    made: the number of the last autograd node made before the step. sites: module and line of each
+        node's forward, by the node's number. late: module and line for nodes that torch may make
+        after an operation, by their numbers. numbers: the keys of `sites`, sorted.
     """
 
     def __init__(self, made: int) -> None:

@@ -1,7 +1,7 @@
-"""Copies values that do not lie in order, as those of a transposed tensor, into row-major order.
+"""Copies a tensor's values into row-major order where they lie in another, as after a transpose.
 
-numpy does the copying in memory that is used again: a torch operation would allocate memory for
-each copy and touch it first, which costs several times as much as the copy.
+numpy copies into memory that is used for one copy after another: a torch operation would allocate
+memory for each copy and touch it first, which costs several times as much as the copy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KEPT: Final = 1 << 22
 
 
 class Gathering:
-    """Copies the values of a tensor of one layout into memory, in their logical (row-major) order.
+    """Copies the values of tensors of one layout into memory, in their logical (row-major) order.
 
     Values that lie one after another along the last dimensions are copied as one element.
 
@@ -56,7 +56,8 @@ class Gathering:
     def read(self, memory: Any, into: npt.NDArray[np.uint8]) -> None:
         """Copy the values in `memory` to `into`, in row-major order.
 
-        memory: the bytes from the first value to the last. into: as many bytes as the values have.
+        memory: the memory of a tensor of this layout, from its first value to its last. into: an
+            array of as many bytes as the values have.
         """
         if self._listed:
             places = _places(self._shape, self._strides, self._run)
@@ -70,10 +71,13 @@ class Gathering:
 
 @lru_cache(maxsize=128)
 def _places(shape: tuple[int, ...], strides: tuple[int, ...], run: int) -> npt.NDArray[np.intp]:
-    """Return the position in memory of each element of `run` bytes, in row-major order.
+    """Return the position in memory of each element, in row-major order, as a 1-d array.
 
-    Positions are counted in elements from the first value on. strides: in bytes.
-    Cached for the layouts that were read last, since a step reads the same layouts again and again.
+    Positions are counted in elements of `run` bytes, from the first value on. Results are cached
+    for the layouts that were read last, since a step reads the same layouts again and again.
+
+    shape: the number of elements along each dimension. strides: in bytes. run: the bytes of an
+        element, which may be several values.
     """
     places = np.zeros(1, np.intp)
     for n, step in zip(shape, strides, strict=True):
@@ -91,7 +95,8 @@ class CopyMemory:
     def of(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """Return `nbytes` bytes of the buffer, which the caller may use while it holds `lock`.
 
-        More than 4 MiB are not kept as the buffer: they are new memory at each call.
+        The caller has to take `lock` before the call. More than 4 MiB are not kept as the buffer:
+        they are new memory at each call.
         """
         if nbytes > len(self._memory):
             if nbytes > _KEPT:

@@ -35,8 +35,9 @@ CLOSURE: Final = "__closure__"
 class ModulePath(NamedTuple):
     """How dynamo reached a module: from a variable, down by attributes and items.
 
-    of_globals: whether the variable is a global one. root: the variable's name. path: the
-    attributes and items; empty where the variable is the module itself.
+    of_globals: whether the variable is a global one; else it is a local one. root: the variable's
+        name. path: the names of attributes and the keys or indices of items, one after the other;
+        empty where the variable is the module itself.
     """
 
     of_globals: bool
@@ -45,7 +46,10 @@ class ModulePath(NamedTuple):
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """The attributes and items below the module that was given to `torch.compile`."""
+        """The part of `path` that begins below the module that was given to `torch.compile`.
+
+        That is all of it, unless dynamo has reached the module through a function's closure.
+        """
         return self.path[3:] if self.path[:1] == (CLOSURE,) else self.path
 
 
@@ -56,10 +60,11 @@ ITSELF: Final = ModulePath(of_globals=False, root="self", path=())
 class NodeFacts(NamedTuple):
     """The facts about one node of a graph, from its metadata.
 
-    module: the module that ran it. where: its line of user code. seq: number of the autograd node
-    that it belongs to; None where AOT gave none. is_forward, is_backward: whether AOT marks it as
-    part of the forward, or of the backward, of its joint graph. is_summing: whether it adds two
-    gradients. origin: the operation before decomposition; empty where the node was not decomposed.
+    module: how the module is reached that ran the node. where: the node's line of user code, as
+        "FILE:LINE", or "". seq: the number of the autograd node to which it belongs; None where AOT
+        gave none. is_forward, is_backward: whether AOT marks the node as part of the forward, or of
+        the backward, of its joint graph. is_summing: whether the node adds two gradients. origin:
+        the operation from which the node was decomposed; "" where it was not decomposed.
     """
 
     module: ModulePath
@@ -72,7 +77,10 @@ class NodeFacts(NamedTuple):
 
 
 def facts_of_node(node: Node) -> NodeFacts:
-    """Return the module, line, autograd node and origin that the metadata of `node` tells."""
+    """Return the facts that are in the metadata of `node`.
+
+    A sum of gradients, which has no metadata, gets those of the gradient that was added last.
+    """
     sums = bool(node.meta.get(_SUMMED))
     # AOT has no metadata for a sum of gradients. As in eager code, the sum counts as part of the
     # operation that made the gradient which was added last.
@@ -93,7 +101,10 @@ def facts_of_node(node: Node) -> NodeFacts:
 
 
 def op_name(target: Any) -> str:
-    """Return the name of the function that a node calls, as traces spell it: `aten.add.Tensor`."""
+    """Return the name of the function that a node calls, as traces spell it: `aten.add.Tensor`.
+
+    target: the function, such as an operation of torch.
+    """
     if isinstance(target, Overload):
         return facts_of(target).name
     return str(getattr(target, "__name__", target))
@@ -101,9 +112,11 @@ def op_name(target: Any) -> str:
 
 @lru_cache(4096)
 def _module_path(text: str) -> ModulePath:
-    """Return the path to a module that dynamo wrote as `L['self']._modules['blocks'][0].fc1`.
+    """Return the path to a module that dynamo gives as a text.
 
-    ITSELF, the module whose forward was compiled, is returned for any other text.
+    Such a text is `L['self']._modules['blocks'][0].fc1`: `L` stands for local variables, `G` for
+    global ones. For a text of another form, ITSELF is returned: the path of the module whose
+    forward was compiled.
     """
     detours = 1
     while detours:  # a detour may name the modules on its way by detours
@@ -117,7 +130,10 @@ def _module_path(text: str) -> ModulePath:
 
 @lru_cache(4096)
 def _where(trace: str) -> str:
-    """Return the innermost line of a stack trace outside torch, as "FILE:LINE"; "" if none is."""
+    """Return the innermost line outside torch in the text of a stack trace, as "FILE:LINE".
+
+    Return "" if all lines are torch's.
+    """
     for file, line in reversed(_FRAME.findall(trace)):
         if not is_torchs(file):
             return f"{file.rpartition('/')[2]}:{line}"

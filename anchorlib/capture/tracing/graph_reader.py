@@ -1,7 +1,8 @@
 """GraphReader: reads compiled graphs by wrapping private functions of torch, whose names are here.
 
-The private names for graphs that run operation by operation are in `running_nodes`; no other file
-of tracing uses private names of compilers.
+AOT (AOTAutograd) makes graphs of forward and backward; a backend such as Inductor compiles these to
+kernels. The private names for graphs that run operation by operation are in `running_nodes`; no
+other file of tracing uses private names of compilers.
 
     _log_fw_bw_graphs, _log_inference_graph
                                         functions that log AOT's graphs, for any backend
@@ -48,7 +49,11 @@ _Given = TypeVar("_Given")
 
 
 class GraphKey(NamedTuple):
-    """Identifies a graph of Inductor's, both while it is compiled and when it runs."""
+    """Identifies a graph of Inductor's, both while it is compiled and when it runs.
+
+    number: Inductor's number of the graph; a forward and its backward share one. is_backward:
+        whether it is the backward.
+    """
 
     number: int
     is_backward: bool
@@ -61,10 +66,11 @@ Call = Callable[[GraphKey, list[Any], Callable[[], Any]], Any]
 class GraphReader:
     """Reads graphs while they are compiled, and intercepts their runs, from `open` to `close`.
 
-    on_graph: receives each graph of Inductor's that was read. on_aot: receives each graph of AOT's
-    before its backend gets it. on_call: is called in place of each graph of Inductor's that runs.
-    on_missing: receives the reason why something could not be read. on_text: receives the text that
-    torch logs of AOT's graphs, where torch has moved the functions that get the graphs themselves.
+    on_graph: is given each graph of Inductor's that was read, after its key. on_aot: is given each
+        graph of AOT's before its backend gets it. on_call: is called in place of each graph of
+        Inductor's that runs, and has to run it. on_missing: is given the reason whenever something
+        cannot be read. on_text: is given the text that torch logs of AOT's graphs, but only where
+        torch has moved the functions that get the graphs themselves.
     """
 
     def __init__(
@@ -92,7 +98,10 @@ class GraphReader:
         self._imports = ImportCallbacks({name: self._safe(meet) for name, meet in meetings.items()})
 
     def open(self) -> None:
-        """Wrap torch's functions that log or run graphs; in modules not loaded yet, on import."""
+        """Wrap torch's functions that log or run graphs.
+
+        In modules that are not loaded yet, the functions are wrapped when the modules are imported.
+        """
         self._imports.begin()
         for module in (AOT_MODULE, INDUCTORS_DEBUG, INDUCTORS_OUTPUT):
             if not is_in_torch(module):
@@ -112,7 +121,7 @@ class GraphReader:
     def _safe(self, take: Callable[[_Given], None]) -> Callable[[_Given], None]:
         """Return `take`, wrapped so that its exceptions are reported by `on_missing`, not raised.
 
-        `take` runs while a user's code imports or compiles, which must not fail because of it.
+        The user's code that imports or compiles while `take` runs must not fail because of `take`.
         """
 
         def taken(given: _Given) -> None:
@@ -124,11 +133,13 @@ class GraphReader:
         return taken
 
     def _miss(self, name: str, instead: str = "") -> None:
-        """Report that torch has moved `name`; for a name of AOT's, read the text that torch logs.
+        """Report to `on_missing` that torch has moved `name`, and do without it from now on.
 
-        instead: in words, what torch now has under that name; empty where it has nothing.
-        Where the name is one by which runs of Inductor's graphs are seen, these graphs are not read
-        from now on.
+        For a name of AOT's, the text that torch logs is read instead. If runs of Inductor's graphs
+        are seen by the name, Inductor's graphs are no longer read.
+
+        name: a module, or an attribute of one, with its full path. instead: in words, what torch
+            now has under that name; "" where it has nothing.
         """
         losses = (door.loss for one, door in GRAPH_DOORS.items() if one.startswith(name))
         self._on_missing(f"{next(losses, 'code')}: this torch has {instead or f'no {name}'}")
@@ -138,14 +149,14 @@ class GraphReader:
             self._sees_runs = False
 
     def _listen(self) -> None:
-        """Begin to read AOT's graphs as text, from what the loggers of loaded torch modules log."""
+        """Begin to give `on_text` what torch's loaded modules log of AOT's graphs."""
         self._listener.begin(AOT_TEXTS)
 
     def _named(self, module: Any, name: str) -> Any:
         """Return the private attribute `name` of a torch module.
 
-        None is returned, and the loss reported, if the module has no such attribute, or if what it
-        has under that name is not what is expected there.
+        If the module has no such attribute, or another thing than expected under that name, None is
+        returned, and `on_missing` is told what cannot be traced without it.
         """
         full = f"{module.__name__}.{name}"
         attribute = getattr(module, name, None)
@@ -177,7 +188,10 @@ class GraphReader:
                 self._put(module, name, self._reading_graphs_first(logged))
 
     def _reading_graphs_first(self, logged: Callable[..., Any]) -> Callable[..., Any]:
-        """Return torch's function `logged`, wrapped to read graphs among its arguments first."""
+        """Return torch's function `logged`, wrapped to give its graphs to `on_aot` first.
+
+        Its graphs are the graph modules among its arguments.
+        """
 
         @wraps(logged)
         def log(*args: Any, **kwargs: Any) -> Any:
@@ -236,9 +250,9 @@ class GraphReader:
 
 
 def _inductors(nodes: Any) -> tuple[GraphKey, CompilerGraph]:
-    """Read the graph that Inductor is compiling; return its key and the graph.
+    """Read the graph that Inductor is compiling in this thread; return its key, and what was read.
 
-    nodes: Inductor's kernels, in their order.
+    nodes: Inductor's kernels of the graph, in the order in which they run.
     """
     lowering = inductors_graph()
     kernels = [(at, kernel) for at, kernel in enumerate(nodes)]
@@ -253,10 +267,10 @@ def _inductors(nodes: Any) -> tuple[GraphKey, CompilerGraph]:
 
 
 def _members(kernel: Any) -> list[str]:
-    """Return the names of the graph's nodes that a kernel computes.
+    """Return the names of the graph's nodes that a kernel of Inductor computes.
 
-    For a kernel of torch's own (a product of matrices) only the node of the product is named,
-    without the views before it.
+    For a kernel of torch's own (a product of matrices, for example) only the node of the product is
+    named, without the views before it.
     """
     names: list[str] = []
     for part in kernel.get_nodes():

@@ -56,16 +56,19 @@ _DTYPES: Final = {
 
 
 class TextGraph(NamedTuple):
-    """A graph that was read from its text. signature: the names of its nodes."""
+    """A graph that was read from its text.
+
+    signature: the names of all its nodes in order, with "output" as the last.
+    """
 
     graph: CompilerGraph
     signature: tuple[str, ...]
 
 
 def read_text(text: str) -> TextGraph | None:
-    """Read the graph in a text that torch logs; None where the text holds no graph.
+    """Return the graph in a text that torch logs; None where the text holds no graph.
 
-    Raises SyntaxError, ValueError or StopIteration for a graph that is written in another form.
+    Raises SyntaxError, ValueError or StopIteration for a graph in a form that is not known here.
     """
     title, has_graph, body = _split(_COLOUR.sub("", text))
     return _Reading(body, backward="Backward" in title).read() if has_graph else None
@@ -81,9 +84,12 @@ def _split(text: str) -> tuple[str, bool, str]:
 class _Reading:
     """Reads one text, statement by statement.
 
-    forms: argument name, dtype, shape and strides of the graph's values, as far as the text states
-    them. taken: the value that each variable stands for; a variable assigned by `getitem` stands
-    for an output of another node.
+    `_forms` has "out", dtype, shape and strides of each of the graph's values, as far as the text
+    states them. `_taken` has the value for which each variable stands: a variable that is assigned
+    an indexed value stands for an output of the indexed node.
+
+    body: the text from the graph's class on, as Python code. backward: whether the graph is that of
+        a backward.
     """
 
     def __init__(self, body: str, *, backward: bool) -> None:
@@ -108,7 +114,10 @@ class _Reading:
         return TextGraph(self._graph, (*self._names, "output"))
 
     def _calls(self) -> Iterator[tuple[str, ast.Call, int]]:
-        """Yield each node that calls an operation: its name, the call, and its line in the text."""
+        """Yield name, call and line number in the text of each node that calls an operation.
+
+        On the way, the values for which the variables stand are noted.
+        """
         for statement in self._forward.body:
             target, value, form = _assigned(statement)
             if not target or (isinstance(value, ast.Constant) and value.value is None):
@@ -169,9 +178,10 @@ class _Reading:
         return (argument, *form)  # type: ignore[return-value]  # the rest of such a tuple
 
     def _where(self, line: int) -> str:
-        """Return the user's line, as "FILE:LINE", in the comment above a line of the text.
+        """Return the line of user code, as "FILE:LINE", that the last comment above a line names.
 
-        Empty where the comment names no line, or a line of torch's.
+        Return "" where the comment names no line, or a line of torch's.
+        line: the number of a line of the text.
         """
         for text in reversed(self._lines[: line - 1]):
             match = _FILE.match(text)
@@ -184,9 +194,10 @@ class _Reading:
 
 
 def _assigned(statement: ast.stmt) -> tuple[str, ast.expr | None, ast.expr | None]:
-    """Return the name that a statement assigns, the value, and the annotation.
+    """Return the variable that a statement assigns, the value, and the variable's annotation.
 
-    The name is "" for a statement that assigns none; the annotation is None if there is none.
+    For a statement that assigns no variable, these are "", None and None. The annotation is also
+    None where the variable has none.
     """
     if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
         return statement.target.id, statement.value, statement.annotation
@@ -200,7 +211,10 @@ def _is_in(one: ast.expr, values: Container[str]) -> TypeGuard[ast.Name]:
 
 
 def _facts(called: str) -> OpFacts | None:
-    """Return facts from the schema of the operation named `called`; None where torch has none."""
+    """Return facts from the schema of an operation; None where this torch has no such operation.
+
+    called: the operation as the text calls it, such as "torch.ops.aten.tanh.default".
+    """
     if not called.startswith(_OPERATORS):
         return None
     try:
@@ -211,7 +225,7 @@ def _facts(called: str) -> OpFacts | None:
 
 
 def _literal(value: ast.expr) -> Any:
-    """Return the value of an argument; its text where it is not a literal, as `torch.float32`."""
+    """Return the value of an argument that is a literal; its text otherwise: "torch.float32"."""
     try:
         return ast.literal_eval(value)
     except ValueError:
@@ -219,6 +233,6 @@ def _literal(value: ast.expr) -> Any:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    """Return the sizes in a text such as "3, 4"; 0 for each not known before the graph runs."""
+    """Return the sizes in a text such as "3, 4", with 0 for each symbolic size, such as "s0"."""
     parts = [one.strip() for one in text.split(",") if one.strip()]
     return tuple(int(one) if one.isdecimal() else 0 for one in parts)

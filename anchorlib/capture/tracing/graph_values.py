@@ -1,7 +1,9 @@
 """Records values of operations in Inductor's graphs, where the values are in memory and are seen.
 
-Most tensors between two operations of a kernel are in no memory: each such tensor that was selected
-becomes a gap. Seen tensors are copied at once, since a graph uses its memory again.
+Selectors say which operations' values are recorded (`values=` of `Session.trace`). Most tensors
+between two operations of a kernel are in no memory: each such tensor that was selected becomes a
+gap, which says that a value is missing, and why. Seen tensors are copied at once, since a graph
+uses its memory again.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ def places_of(
 ) -> set[NodeOutput]:
     """Return the tensors of a graph to copy when they are seen: all that a selector may select.
 
-    modules: the names of all modules. Which of them runs an operation is not known yet.
+    modules: the names of all known modules, since it is not known yet which of them runs an
+        operation.
     """
     places: set[NodeOutput] = set()
     names = list(modules)
@@ -49,8 +52,11 @@ def keep_op(
 ) -> None:
     """Record the selected inputs and outputs of one operation of a graph that has run.
 
-    kept: the copies of the tensors that were seen in memory. written: the inputs of the graph that
-    the operation wrote in place. A selected tensor that was not seen becomes a gap.
+    A selected tensor that was not seen becomes a gap.
+
+    context: the operation's stage and module. pass_index: the pass in which the graph ran. kept:
+        copies of the graph's tensors that were seen in memory. written: the inputs of the graph
+        that the operation wrote in place.
     """
     called = Called(op.op, context.origin, context.module)
     recorder.begin(called, pass_index)
@@ -63,7 +69,10 @@ def keep_op(
 
 
 def miss_op(recorder: ValueRecorder, op: GraphOp, context: OpContext) -> None:
-    """Note a gap for each selected output of `op`, since its backend runs the graph unseen."""
+    """Note a gap for each selected output of `op`, since its graph was not seen to run.
+
+    context: the operation's stage and module.
+    """
     called = Called(op.op, context.origin, context.module)
     for kind in made_kinds(form[0] for form in op.outputs):
         recorder.miss(called, kind, UNSEEN)

@@ -20,8 +20,9 @@ Meeting = Callable[[ModuleType], None]
 class ImportCallbacks(importlib.abc.MetaPathFinder):
     """Calls a function with each wanted module: at once if it is loaded, else on its import.
 
-    It does so as an import finder on `sys.meta_path`.
-    wanted: the functions, by the name of the module.
+    Imports are seen by an import finder on `sys.meta_path`, which this object is.
+
+    wanted: the functions, each by the name of the module with which it is to be called.
     """
 
     def __init__(self, wanted: Mapping[str, Meeting]) -> None:
@@ -29,7 +30,10 @@ class ImportCallbacks(importlib.abc.MetaPathFinder):
         self._left: set[str] = set()
 
     def begin(self) -> None:
-        """Call the functions of modules that are loaded; wait for imports of the other modules."""
+        """Call the functions of modules that are loaded, and watch imports for the other modules.
+
+        The call returns without waiting for these.
+        """
         self._left = {name for name in self._wanted if not _is_loaded(name)}
         for name, meet in self._wanted.items():
             if name not in self._left:
@@ -38,7 +42,7 @@ class ImportCallbacks(importlib.abc.MetaPathFinder):
             sys.meta_path.insert(0, self)
 
     def end(self) -> None:
-        """Stop waiting for imports."""
+        """Watch imports no longer: functions that were not called yet are never called."""
         self._left = set()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -49,10 +53,11 @@ class ImportCallbacks(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002  # importlib's own
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of module `name`, with a loader that then calls the function for it.
+        """Return the spec of a wanted module; its loader also calls the function for the module.
 
-        The spec comes from the other import finders. None for a module that is not wanted:
-        importlib then asks those finders itself.
+        The spec comes from the other import finders. Return None for a module that is not wanted,
+        and at a second call for it: importlib then asks the other finders itself.
+        name: the module's name.
         """
         if name not in self._left:
             return None

@@ -40,9 +40,15 @@ __all__ = ["GraphExecution", "InductorGraphs"]
 class GraphExecution:
     """One execution of a graph compiled by Inductor.
 
-    makers: for each input of the graph, the number of the operation that made it. written: the
-    inputs that the graph writes in place. digests: digests of the graph's tensors whose values were
-    seen. kept: copies of those tensors named in `keeps` that were seen, copied at that moment.
+    makers: for each input of the graph, by name, the number of the operation in the step that made
+        its memory; None for memory from before the step.
+
+    written: the inputs that the graph writes in place, by name.
+
+    digest: returns the digest of a tensor's values, or None where none is wanted. digests: those of
+        the graph's tensors whose values were seen.
+    keeps: the tensors of which copies are wanted. kept: the copies of those that were seen, as they
+        were at that moment.
     """
 
     def __init__(
@@ -62,9 +68,10 @@ class GraphExecution:
         self._waiting = sorted(kernels, key=lambda op: op.group or 0)
 
     def see(self, output: NodeOutput, x: torch.Tensor) -> None:
-        """Store the digest of the graph's tensor `output`, whose values are `x`, if not yet stored.
+        """Note that the graph's tensor `output` was seen in memory, as `x`: store its digest.
 
-        If that tensor is to be recorded, a copy of `x` is stored as well.
+        If the tensor is in `keeps`, a copy of `x` is stored as well. Digests and copies that are
+        stored already are not replaced.
         """
         digest = self._digest(x)
         if digest is not None:
@@ -73,16 +80,17 @@ class GraphExecution:
             self.kept[output] = Snapshot(x).tensor
 
     def writes(self, op: GraphOp) -> list[str]:
-        """Return names of the graph's inputs that operation `op` writes in place."""
+        """Return the names of those inputs of the graph that its operation `op` writes in place."""
         names = [op.takes[at].node for at in op.mutates]
         return [name for name in names if name in self.written]
 
     def note_dispatched(
         self, facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> None:
-        """Note the values of an operation that torch dispatched inside the graph.
+        """Note the values of an operation that torch has dispatched inside the graph, and run.
 
-        facts: facts from its schema. args, kwargs: its arguments. out: its result.
+        Does nothing if the graph has no such operation.
+        facts: facts from the operation's schema. args, kwargs: its arguments. out: its result.
         """
         if facts.name.startswith(OUR_OPERATORS):
             constants = (one for one in args if isinstance(one, str | int | bool))
@@ -107,9 +115,10 @@ class GraphExecution:
                     self.see(output, x)
 
     def _next(self, name: str, shapes: list[tuple[int, ...]]) -> GraphOp | None:
-        """Remove and return the first operation not seen yet with this name and output shapes.
+        """Return the next operation of the graph with this name and these output shapes.
 
-        Operations are searched in the order of their kernels. Returns None if none fits.
+        Operations are searched in the order of their kernels. The operation that is returned is not
+        returned again. Returns None if none is left that fits.
         """
         base = _base(name)
         for at, op in enumerate(self._waiting):
@@ -121,8 +130,10 @@ class GraphExecution:
 class InductorGraphs:
     """The graphs of Inductor's that were read, and their executions.
 
-    compilations: ids of the compilations that the graphs come from. executions: the executions
-    under way, by thread.
+    compilations: ids of the compilations from which the graphs come. executions: the executions
+        under way, by the id of the thread. digests: of which tensors digests are noted: "both"
+        inputs and outputs, "outputs", or "none". value_recorder: records the values of selected
+        operations; None where none are selected.
     """
 
     def __init__(self, digests: Digests, value_recorder: ValueRecorder | None = None) -> None:
@@ -133,7 +144,10 @@ class InductorGraphs:
         self._inputs, self._outputs = digests == "both", digests != "none"
 
     def read(self, key: GraphKey, graph: CompilerGraph) -> None:
-        """Store a graph that was just compiled."""
+        """Remember a graph that was read while it was compiled.
+
+        key: identifies the graph when it runs.
+        """
         self._graphs[key] = graph
         self.compilations.add(compile_id())
 
@@ -147,9 +161,10 @@ class InductorGraphs:
         return self.executions.get(get_ident())
 
     def begin(self, key: GraphKey, given: list[Any], state: StepState) -> GraphExecution:
-        """Note that a graph begins to run with the inputs `given`; return its execution.
+        """Note that a graph begins to run in this thread with the inputs `given`.
 
-        Raises KeyError for a graph that was not read.
+        state: what is known of the open step. Returns the execution, which is under way until
+        `leave` is called. Raises KeyError for a graph that was not read.
         """
         graph = self._graphs[key]
         digest = digest_of if self._outputs else _no_digest
@@ -166,7 +181,10 @@ class InductorGraphs:
         return execution
 
     def _kept(self, graph: CompilerGraph, state: StepState) -> Collection[NodeOutput]:
-        """Return the tensors of a graph to copy when they are seen: those that may be recorded."""
+        """Return the tensors of a graph to copy when they are seen: those that may be recorded.
+
+        state: has the names of all modules.
+        """
         if self._value_recorder is None:
             return ()
         return places_of(self._value_recorder, graph, state.names.modules.values())
@@ -176,9 +194,10 @@ class InductorGraphs:
         self.executions.pop(get_ident(), None)
 
     def note(self, execution: GraphExecution, returned: Any, state: StepState, node: Any) -> None:
-        """After a graph has run, append its operations to the operations of the step.
+        """After a graph has run, append its operations to those of the step, and record values.
 
-        returned: the graph's result. node: the autograd node that runs; None outside backward.
+        execution: the run of the graph. returned: the graph's result. state: what is known of the
+            open step. node: the autograd node that runs; None outside backward.
         """
         made = dict(_pairs(execution.graph, returned))
         for output, x in made.items():
@@ -207,7 +226,11 @@ class InductorGraphs:
             keep_op(self._value_recorder, op, context, pass_index, execution.kept, written)
 
     def note_unseen(self, graphs: list[CompilerGraph], state: StepState) -> None:
-        """Append the operations of graphs that were compiled in this step but never seen to run."""
+        """Append the operations of graphs that were not seen to run to those of the step.
+
+        The values that were selected of them become gaps.
+        graphs: graphs that were compiled in this step. state: what is known of the step.
+        """
         for graph in graphs:
             execution = GraphExecution(graph, _no_digest)
             first = {op.name: len(state.ops) + at for at, op in enumerate(graph.ops)}
@@ -228,8 +251,9 @@ class InductorGraphs:
     ) -> TracedOp:
         """Return the operation `op` of a graph as the log of traced operations keeps it.
 
-        first: the index in the step of each of the graph's operations, by name. source: "inductor",
-        or "aot" for a graph that was not seen to run.
+        context: the operation's stage, module and line. execution: the run of the graph. first: the
+            index in the step of each of the graph's operations, by name. source: "inductor", or
+            "aot" for a graph that was not seen to run.
         """
         index = first[op.name]
         taken = [execution.digests.get(output) if self._inputs else None for output in op.takes]
@@ -258,7 +282,10 @@ class InductorGraphs:
         return TracedOp(form, pass_index, digests, op.floats)
 
     def _made(self, op: GraphOp, execution: GraphExecution) -> list[bytes | None]:
-        """Return the digest of each tensor that an operation made; None for each not seen."""
+        """Return the digest of each tensor that an operation made; None for each without one.
+
+        A tensor that was not seen in memory has no digest, and none has if digests are not wanted.
+        """
         for name in execution.writes(op):
             if self._outputs and len(op.outputs) == 1:
                 return [digest_of(execution.written[name])]
@@ -274,7 +301,7 @@ def _with_digests(
 
 
 def _pairs(graph: CompilerGraph, returned: Any) -> Iterator[tuple[NodeOutput, torch.Tensor]]:
-    """Yield each tensor that a graph has returned, after the `NodeOutput` that stands for it."""
+    """Yield each tensor that a graph has returned, after the tensor of `graph` that it is."""
     every = returned if isinstance(returned, list | tuple) else (returned,)
     for output, x in zip(graph.outputs, every, strict=True):
         if output is not None and isinstance(x, torch.Tensor):

@@ -18,9 +18,12 @@ _OURS: Final = logging.DEBUG - 1
 class LogListener(logging.Filter):
     """A logging filter that hands each message to a function before the logger handles the message.
 
-    As a filter it is called before any handler is, so the program's own handlers, and those of
-    parent loggers, see only the messages that they would see anyway. A level that the program sets
+    While it listens, the loggers make messages of every level. A filter is called before any
+    handler is: it stops the messages that the program would not see without it, before the
+    program's own handlers, and those of parent loggers, get them. A level that the program sets
     while this filter listens is in force at once, and stays after `end`.
+
+    on_message: the function.
     """
 
     def __init__(self, on_message: Callable[[logging.LogRecord], None]) -> None:
@@ -29,7 +32,10 @@ class LogListener(logging.Filter):
         self._levels: dict[logging.Logger, int] = {}
 
     def begin(self, kind: str) -> None:
-        """Listen to torch's loggers of messages of `kind`, such as "aot_graphs"."""
+        """Listen to those of torch's loggers that log messages of a kind.
+
+        kind: torch's name of the kind, such as "aot_graphs".
+        """
         for logger in loggers_of(kind):
             if logger in self._levels:
                 continue
@@ -38,7 +44,10 @@ class LogListener(logging.Filter):
             logger.setLevel(_OURS)
 
     def end(self) -> None:
-        """Stop listening, and restore each level that the program has not changed since `begin`."""
+        """Stop listening, and give each logger its level from before `begin`.
+
+        A level that the program has changed since `begin` stays as it is.
+        """
         for logger, level in self._levels.items():
             logger.removeFilter(self)
             if logger.level == _OURS:
