@@ -13,6 +13,7 @@ from tests.diagnosis.workloads import (
     contrast,
     detector,
     diffusion,
+    doubter,
     dreamer,
     embedder,
     experts,
@@ -141,4 +142,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "sequencer": (sequencer.Sequencer(), sequencer.CASES),
     "upscaler": (upscaler.Upscaler(), upscaler.CASES),
     "localizer": (localizer.Localizer(), localizer.CASES),
+    "doubter": (doubter.Doubter(), doubter.CASES),
 }
