@@ -12,6 +12,7 @@ from tests.diagnosis.workloads import (
     composer,
     contrast,
     detector,
+    dictionary,
     diffusion,
     doubter,
     dreamer,
@@ -143,4 +144,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "upscaler": (upscaler.Upscaler(), upscaler.CASES),
     "localizer": (localizer.Localizer(), localizer.CASES),
     "doubter": (doubter.Doubter(), doubter.CASES),
+    "dictionary": (dictionary.Dictionary(), dictionary.CASES),
 }
