@@ -57,6 +57,7 @@ from tests.diagnosis.workloads import (
     separator,
     sequencer,
     speech,
+    spiker,
     student,
     stylist,
     summarizer,
@@ -145,4 +146,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "localizer": (localizer.Localizer(), localizer.CASES),
     "doubter": (doubter.Doubter(), doubter.CASES),
     "dictionary": (dictionary.Dictionary(), dictionary.CASES),
+    "spiker": (spiker.Spiker(), spiker.CASES),
 }
