@@ -37,6 +37,7 @@ from tests.diagnosis.workloads import (
     operator,
     physicist,
     points,
+    polar,
     policy,
     preferrer,
     quantizer,
@@ -141,4 +142,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "sequencer": (sequencer.Sequencer(), sequencer.CASES),
     "upscaler": (upscaler.Upscaler(), upscaler.CASES),
     "localizer": (localizer.Localizer(), localizer.CASES),
+    "polar": (polar.Polar(), polar.CASES),
 }
