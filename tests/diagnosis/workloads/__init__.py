@@ -27,6 +27,7 @@ from tests.diagnosis.workloads import (
     hypernet,
     imitator,
     integrator,
+    kriging,
     localizer,
     masker,
     matcher,
@@ -143,4 +144,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "upscaler": (upscaler.Upscaler(), upscaler.CASES),
     "localizer": (localizer.Localizer(), localizer.CASES),
     "polar": (polar.Polar(), polar.CASES),
+    "kriging": (kriging.Kriging(), kriging.CASES),
 }
