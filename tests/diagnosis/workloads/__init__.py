@@ -27,6 +27,7 @@ from tests.diagnosis.workloads import (
     hypernet,
     imitator,
     integrator,
+    juggler,
     kriging,
     localizer,
     masker,
@@ -145,4 +146,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "localizer": (localizer.Localizer(), localizer.CASES),
     "polar": (polar.Polar(), polar.CASES),
     "kriging": (kriging.Kriging(), kriging.CASES),
+    "juggler": (juggler.Juggler(), juggler.CASES),
 }
