@@ -13,7 +13,16 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.amounts import figure
-from anchorlib.diagnosis.causes import EQUAL, Frontier, Overflows, Role, Skips, overflows, skips
+from anchorlib.diagnosis.causes import (
+    DIFFERS,
+    EQUAL,
+    Frontier,
+    Overflows,
+    Role,
+    Skips,
+    overflows,
+    skips,
+)
 from anchorlib.diagnosis.judgement.changes import Changes, parted_since
 from anchorlib.diagnosis.judgement.noise import Covering, Envelope
 from anchorlib.diagnosis.judgement.origins import LIMIT, equal_learning, share_of_reader
@@ -228,24 +237,46 @@ class ComputedRows:
             return "starts_unequal", f"its {unknown} were not recorded, and may differ"
         if untracked and seeds:
             return "starts_unequal", "it reads a mask or random numbers, and the seeds differ"
+        if self._follows_an_unequal_start(row):
+            return "starts_unequal", "a tensor that it reads may follow from what began unequal"
         return "not_rounding", note
 
-    def _made_of_equal_data(self, row: int) -> bool:
-        """Return whether unrecorded data from which a parameter's gradient was computed are equal.
+    def _follows_an_unequal_start(self, row: int) -> bool:
+        """Return whether unrecorded tensors that a row reads differ, as what began unequal may do.
 
-        All results of the parameter's module in the step have equal bits in both runs. From
-        different data the module would have computed different results. False for rows that are no
-        gradient of a parameter, and where the module has no record in the step.
+        The runs compute the row by equal operations, of which an operand without a record differs:
+        a target, for example, that the program computed without a graph. Parameters or inputs of
+        the row's step, recorded before the row, differ as well, and no other record explains these.
+        """
+        front = self.frontier
+        a = front.alignment.a
+        before = (a.step == a.step[row]) & (a.rank == a.rank[row]) & (a.order < a.order[row])
+        before &= (front.status == DIFFERS) & ~front.explained
+        began = before & np.isin(front.role, (Role.PARAMETER, Role.INPUT))
+        return bool(began.any()) and self.changes.other_operand(row)
+
+    def _made_of_equal_data(self, row: int) -> bool:
+        """Return whether unrecorded data from which a gradient was computed are equal.
+
+        From different data the program would have computed different results. So the data of a
+        parameter's gradient are equal if all results of the parameter's module in the step have
+        equal bits in both runs; and those of any other gradient if all values of its pass have,
+        with a single number among them, as the loss, for which the targets were read too. False
+        for rows that are no gradient, and where there is no such result.
         """
         front = self.frontier
         a = front.alignment.a
         own = a.tensors[a.tensor[row]]
-        if own.kind not in ("grad", "pass_grad") or front.role[row] != Role.OPTIMIZER:
+        if own.kind not in ("grad", "pass_grad"):
             return False
-        made = a.of_tensor(own.name.rpartition(".")[0], "value", own.rank)
-        same_place = (a.phase == a.phase[row]) & (a.attempt == a.attempt[row])
-        rows = np.flatnonzero(made & same_place & (a.step == a.step[row]))
-        return bool(len(rows)) and bool((front.status[rows] == EQUAL).all())
+        here = (a.step == a.step[row]) & (a.phase == a.phase[row]) & (a.attempt == a.attempt[row])
+        if front.role[row] == Role.OPTIMIZER:
+            made = here & a.of_tensor(own.name.rpartition(".")[0], "value", own.rank)
+            return bool(made.any()) and bool((front.status[made] == EQUAL).all())
+        made = here & a.of_kind("value") & (a.rank == own.rank)
+        made &= a.pass_index == a.pass_index[row]
+        numbers = made & (a.figures["numel"] == 1)
+        return bool(numbers.any()) and bool((front.status[made] == EQUAL).all())
 
     def _reshaped(self, row: int, pair: int) -> tuple[str, str]:
         """Return the class of a row whose shapes differ, and why.

@@ -69,12 +69,15 @@ class MadeByCode:
         False where A's and B's value are independent of one another: the program may draw the value
         by a random generator of its own. The cosine of two independent tensors of n elements has a
         standard deviation of 1/√n; the absolute cosine must exceed SIGMAS times that. False also
-        for a value that was not anchored (`is_anchored`).
+        for a value that was not anchored (`is_anchored`). A shape is no matter of chance: values of
+        unequal shapes are never independent.
         """
         front = self.frontier
         a = front.alignment.a
         cosine = abs(1 - measure.cosine_distance)
-        dependent = cosine > SIGMAS / math.sqrt(max(float(a.figures["numel"][row]), 1.0))
+        dependent = measure.measured == "shape" or (
+            cosine > SIGMAS / math.sqrt(max(float(a.figures["numel"][row]), 1.0))
+        )
         if front.role[row] != Role.LOOSE or not (dependent and self.is_anchored(row)):
             return False
         rows = np.flatnonzero((a.step == a.step[row]) & (a.rank == a.rank[row]))

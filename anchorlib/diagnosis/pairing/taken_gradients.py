@@ -104,7 +104,7 @@ def _times_multiplied(table: Table, step: int) -> int:
         if made is not None:
             taken, *parts = made
             each = {_is_multiple(taken, parts[first:]) for first in range(len(parts))}
-            answers.add(True if True in each else None if None in each else False)
+            answers.add(True if True in each else False if False in each else None)
     answers.discard(None)
     if len(answers) != 1:
         return UNKNOWN
@@ -116,7 +116,9 @@ def _is_multiple(taken: Array, parts: Sequence[Array]) -> bool | None:
 
     Each element bounds that number from below and above: the element of `taken` lies within half a
     spacing of float32 of the product. The parts are added up in float32, as backward adds them.
-    None where shapes differ, or fewer than ENOUGH elements are large enough to bound the number.
+    None where shapes differ, where fewer than ENOUGH elements are large enough to bound the number,
+    and where the program did more to the gradient than to multiply it, as to take a part of its
+    direction away: then no number is near to all ratios of elements.
     taken: the gradient that an optimizer takes. parts: gradients of single passes.
     """
     if any(part.shape != taken.shape for part in parts):
@@ -129,9 +131,12 @@ def _is_multiple(taken: Array, parts: Sequence[Array]) -> bool | None:
     if tells.sum() < ENOUGH:
         return None
     made, size, sign = np.abs(made[tells]), size[tells], np.sign(made[tells] * taken[tells])
+    ratios = size / made
+    if (sign != sign[0]).any() or ratios.max() - ratios.min() > ROUNDINGS * EPS32 * ratios.max():
+        return None
     half = np.spacing(size.astype(np.float32)).astype(np.float64) / 2
     least, most = ((size - half) / made).max(), ((size + half) / made).min()
-    return bool((sign == sign[0]).all() and least <= most)
+    return bool(least <= most)
 
 
 def _takes_less(table: Table, step: int) -> bool:

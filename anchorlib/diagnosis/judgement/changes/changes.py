@@ -15,6 +15,7 @@ is missing, or where one node of compiled code stands for many operations.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ from anchorlib.diagnosis.judgement.changes.indices import (
     reads_another_index,
     said_by_names,
     without_data,
+    without_order,
     without_targets,
 )
 from anchorlib.diagnosis.judgement.changes.leftover import LACKS, leftover
@@ -82,6 +84,8 @@ from anchorlib.names import escape
 
 __all__ = ["Changes"]
 
+SQUARED = re.compile(r"(Mse|SmoothL1|Huber|L1)Loss")
+"""Losses whose targets are no labels and no probabilities."""
 FAR = 64.0  # eps of error from which values are read, to look for relations between them
 
 
@@ -112,9 +116,7 @@ class Changes:
         row: the record's row in A's table; it has a partner in B. measure: how far the two are
             apart.
         """
-        a, b = self.calls.operations(row, elsewhere=True)
-        if self.frontier.alignment.merged:  # the operations state the data of one pass or rank
-            a, b = without_data(a), without_data(b)
+        a, b = self._operations(row)
         cast = autocast_otherwise(self.frontier, row, a, b)
         if cast:
             a, b = without_casts(a), without_casts(b)
@@ -138,6 +140,19 @@ class Changes:
         if not self._says_code(clauses) and any("target differs" in one for one in values):
             values += other_share(self.frontier, row, a)
         return (*clauses, *values, *multiple(self.frontier, row, measure))
+
+    def _operations(self, row: int) -> tuple[Sequence[Operation], Sequence[Operation]]:
+        """Return the operations that made a row in A and in B, with the arguments that compare.
+
+        Where passes or ranks were merged, the operations state the data of one of them. Where B has
+        its samples in another order, the digests of integers differ by the order alone.
+        """
+        a, b = self.calls.operations(row, elsewhere=True)
+        if self.frontier.alignment.merged:
+            return without_data(a), without_data(b)
+        if self.frontier.alignment.reordered is not None:
+            return without_order(a), without_order(b)
+        return a, b
 
     @staticmethod
     def _says_code(clauses: Sequence[str]) -> bool:
@@ -262,6 +277,17 @@ class Changes:
         reordered = self.frontier.alignment.reordered is not None
         return not reordered and reads_another_index(*self.calls.operations(row))
 
+    def other_operand(self, row: int) -> bool:
+        """Return whether the operations that made a row are equal but for data and targets.
+
+        At least one index, mask, target or other tensor among their arguments has to differ. False
+        where the runs do not state their operations. row: a row of A.
+        """
+        a, b = self.calls.operations(row)
+        plain = [without_targets(without_data(side)) for side in (a, b)]
+        names = [[(op.name, op.arguments) for op in side] for side in plain]
+        return bool(a) and names[0] == names[1] and list(a) != list(b)
+
     def other_code(self, row: int) -> bool:
         """Return whether both runs state what made a row, and the code that made it differs.
 
@@ -325,7 +351,9 @@ class Changes:
         """
         if not self._far(measure):
             return []
-        clauses = [*moved(self.frontier, row), *targets(self.frontier, row)]
+        clauses = [*moved(self.frontier, row)]
+        if not any(SQUARED.search(op.name) for op in self.calls.operations(row)[0]):
+            clauses += targets(self.frontier, row)
         read_otherwise = rows_read(self.frontier, row) if self.calls.kind(row) == "value" else []
         clauses += [*read_otherwise, *squared_targets(self.frontier, row)]
         alignment = self.frontier.alignment

@@ -26,10 +26,12 @@ __all__ = [
     "reads_another_index",
     "said_by_names",
     "without_data",
+    "without_order",
     "without_targets",
 ]
 
 INDEX = re.compile(r"\((\d+) from -?\d+ to -?\d+, ([0-9a-f]{8})\)")
+DIGEST = re.compile(r"(?<=\d), [0-9a-f]{8}(?=\))")
 TARGET = re.compile(r"(?:, )?\btarget=(\([^()]*\)|tensor\([^()]*\)|[^,()]+)")
 DATA = re.compile(
     r"(?:, )?\b\w+=(?:\(+\d+ (?:from|of) [^)]*\)+|\d+ of \d+[^()]*\([^)]*\)|tensor\([^)]*\))"
@@ -133,6 +135,14 @@ def without_targets(ops: Sequence[Operation]) -> tuple[Operation, ...]:
         else op
         for op in ops
     )
+
+
+def without_order(ops: Sequence[Operation]) -> tuple[Operation, ...]:
+    """Return all operations; from integers among their arguments, the digest is removed.
+
+    Number and bounds of the integers stay: the digest is all that depends on their order.
+    """
+    return tuple(op._replace(arguments=DIGEST.sub("", op.arguments)) for op in ops)
 
 
 def without_data(ops: Sequence[Operation]) -> tuple[Operation, ...]:

@@ -50,14 +50,17 @@ def drifted(
         if call_of(a, row) not in telling:
             continue
         key, shape = pass_of(a, row), a.shapes[a.shape[row]]
-        if all(len(order.places) not in shape[:1] for order in known.get(key, ())):
-            order = near_order(alignment, pair)
+        for axis in range(min(len(shape), 2)):
+            if any(len(order.places) == shape[axis] for order in known.get(key, ())):
+                break
+            order = near_order(alignment, pair, axis)
             if order is not None:
                 yield key, order
+                break
 
 
-def near_order(alignment: Alignment, pair: int) -> Order | None:
-    """Return where B has each of A's rows along the first axis, if the rows are nearly equal.
+def near_order(alignment: Alignment, pair: int, axis: int = 0) -> Order | None:
+    """Return where B has each of A's rows along an axis, if the rows are nearly equal.
 
     None where the rows are not nearly equal or are at least as near in B's own order, and for
     records that are too large, of different shapes or dtypes, or without readable stored values.
@@ -67,7 +70,7 @@ def near_order(alignment: Alignment, pair: int) -> Order | None:
     shape = a.shapes[a.shape[row_a]]
     kind = a.dtypes[a.dtype[row_a]]
     of_one_form = shape == b.shapes[b.shape[row_b]] and kind == b.dtypes[b.dtype[row_b]]
-    count = shape[0] if shape else 0
+    count = shape[axis] if shape else 0
     elements = int(a.figures["numel"][row_a])
     kept = a.kept[row_a] and b.kept[row_b]
     if not (of_one_form and kept and 1 < count <= MOST_SAMPLES and elements <= MOST_ELEMENTS):
@@ -76,7 +79,7 @@ def near_order(alignment: Alignment, pair: int) -> Order | None:
         sides = (wide(whole(a, row_a), kind), wide(whole(b, row_b), kind))
     except StoreError:
         return None
-    rows_a, rows_b = (side.reshape(count, -1) for side in sides)
+    rows_a, rows_b = (np.moveaxis(one.reshape(shape), axis, 0).reshape(count, -1) for one in sides)
     share = max(NEAR, NEAR_EPS * (dtypes.dtype(kind).eps or 0.0))
     limit = share * np.linalg.norm(rows_a - rows_a.mean(axis=0))
     unknown = Order(np.arange(count), np.zeros(count, np.int64))
