@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 INDEX = re.compile(r"\((\d+) from -?\d+ to -?\d+, ([0-9a-f]{8})\)")
-DIGEST = re.compile(r"(?<=\d), [0-9a-f]{8}(?=\))")
+ORDERED = re.compile(r", first [^,()]+(?=\))|(?<=\d), [0-9a-f]{8}(?=\))")
 TARGET = re.compile(r"(?:, )?\btarget=(\([^()]*\)|tensor\([^()]*\)|[^,()]+)")
 DATA = re.compile(
     r"(?:, )?\b\w+=(?:\(+\d+ (?:from|of) [^)]*\)+|\d+ of \d+[^()]*\([^)]*\)|tensor\([^)]*\))"
@@ -138,11 +138,12 @@ def without_targets(ops: Sequence[Operation]) -> tuple[Operation, ...]:
 
 
 def without_order(ops: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Return all operations; from integers among their arguments, the digest is removed.
+    """Return all operations; their arguments do not say what depends on the order of elements.
 
-    Number and bounds of the integers stay: the digest is all that depends on their order.
+    This is the digest of integers, and the first element of other tensors. Number, bounds, mean and
+    spread stay.
     """
-    return tuple(op._replace(arguments=DIGEST.sub("", op.arguments)) for op in ops)
+    return tuple(op._replace(arguments=ORDERED.sub("", op.arguments)) for op in ops)
 
 
 def without_data(ops: Sequence[Operation]) -> tuple[Operation, ...]:

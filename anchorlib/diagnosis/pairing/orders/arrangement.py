@@ -116,7 +116,8 @@ class _KnownOrders:
     input if the program calls parts of the model directly, as to set up a norm from data. Such a
     pass may still read the batch of its step, so the orders of the other passes of its step are
     tried. For an evaluation after the last optimizer's step, whose step has no other pass, the
-    orders of the step before are tried.
+    orders of the step before are tried. A pass whose order is known may also read what another pass
+    of its step made of other samples: orders of as many samples are tried behind its own.
     """
 
     def __init__(self, orders_of: Orders) -> None:
@@ -140,12 +141,21 @@ class _KnownOrders:
         return None
 
     def _orders_for(self, own: Pass) -> list[Order]:
+        rank, _, step, _ = own
         if own in self._known:
-            return self._known[own]
+            known = self._known[own]
+            lengths = {len(order.places) for order in known}
+            others = {
+                len(one.places): one
+                for of, some in self._given.items()
+                if (of[0], of[2]) == (rank, step)
+                for one in some
+                if len(one.places) not in lengths
+            }
+            return [*known, *others.values()]
         self._tries[own] += 1
         if self._tries[own] > TRIED:
             return []
-        rank, _, step, _ = own
         of_step, before = (
             [
                 one

@@ -506,3 +506,34 @@ def test_a_scale_of_one_parameter_is_none_where_it_is_taken_off(tmp_path, change
     centred(tmp_path, "b", **plain | changes)
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.verdict == verdict, found
+
+
+def projected(store, run: str, *, scale: float = 1.0, taken_off: float = 1.0) -> None:
+    """The first layer's gradient loses what would lengthen its rows; then all gradients are cut."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 12))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = 30 * model(torch.randn(16, 8, generator=draw)).square().mean()
+            anchorlib.anchor(loss, "loss")
+            (loss * scale).backward()
+            for parameter in model.parameters():
+                parameter.grad.div_(taken_off)
+            rows, grad = model[0].weight.detach(), model[0].weight.grad
+            long = rows / rows.norm(dim=1, keepdim=True)
+            grad.sub_((grad * long).sum(1, keepdim=True) * long)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+
+@pytest.mark.parametrize("scale", [1000.0, 3.0])
+def test_a_scale_is_known_by_the_gradients_that_are_only_multiplied(tmp_path, scale):
+    projected(tmp_path, "a")
+    projected(tmp_path, "b", scale=scale, taken_off=scale)
+    projected(tmp_path, "c", scale=scale)
+    assert anchorlib.compare("a", "b", store=tmp_path).verdict == "suspect"
+    assert anchorlib.compare("a", "c", store=tmp_path).verdict == "unexpected"

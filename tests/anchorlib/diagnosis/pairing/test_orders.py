@@ -272,3 +272,40 @@ def test_batches_that_a_model_is_called_with_at_once_are_put_in_order_one_by_one
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.verdict == verdict, found.sentence
     assert SAID in found.sentence
+
+
+def asked_again(store, name: str, *, turned: bool = False, factor: float = 1.0) -> None:
+    """A second net learns from three answers of the first one about other samples, stacked."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, WIDE), nn.Tanh(), nn.Linear(WIDE, 4))
+    heat = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW([*model.parameters(), *heat.parameters()], lr=1e-2)
+    draw = torch.Generator().manual_seed(3)
+    with anchorlib.start(name, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        session.watch(heat, tensors="*", prefix="heat")
+        for step in range(3):
+            optimizer.zero_grad()
+            x, shown = (torch.randn(count, 6, generator=draw) for count in (9, 14))
+            x, shown = (x.flip(0), shown.flip(0)) if turned else (x, shown)
+            loss = model(x).square().mean()
+            with torch.no_grad():
+                answers = torch.stack([model(shown + 0.1 * number) for number in range(3)])
+            answers = heat(answers) * (factor if step else 1.0)
+            anchorlib.anchor(loss + answers.square().mean(), "loss").backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "expected"), (1.1, "unexpected")])
+def test_answers_that_are_stacked_keep_the_order_of_their_samples_in_later_steps(
+    tmp_path, factor, verdict
+):
+    asked_again(tmp_path, "a")
+    asked_again(tmp_path, "b", turned=True, factor=factor)
+    noise = [f"a-noise{number}" for number in (1, 2, 3)]
+    for number in (1, 2, 3):
+        with perturbed(f"{number}:float32"):
+            asked_again(tmp_path, "a")
+    found = anchorlib.compare("a", "b", store=tmp_path, noise=noise)
+    assert found.verdict == verdict, found.sentence
+    assert SAID in found.sentence
