@@ -416,7 +416,7 @@ CASES = [
     Case("digits turned", "benign", {"turned": True}),
     Case("patches, low precision", "benign", {"convolution": "patches"}, reference=_LOW),
     Case("a backward for each loss, low precision", "benign", {"backward": "each"}, reference=_LOW),
-    Case("every second pixel", "data", {"shrinks": "every second"}, ("input*@value",)),
+    Case("every second pixel", "data", {"shrinks": "every second"}, ("*input*@value",)),
     Case("last convolution begins at zero", "data", {"still": True}, ("*tail.weight@value",)),
     Case("zeros for none", "equal", {"set_to_none": False}),
     Case("shuffled by reshape", "equal", {"shuffles": "reshape"}),
