@@ -260,9 +260,9 @@ class ComputedRows:
 
         From different data the program would have computed different results. So the data of a
         parameter's gradient are equal if all results of the parameter's module in the step have
-        equal bits in both runs; and those of any other gradient if all values of its pass have,
-        with a single number among them, as the loss, for which the targets were read too. False
-        for rows that are no gradient, and where there is no such result.
+        equal bits in both runs. The data of any other gradient are equal if all values of its pass
+        have equal bits, and one of them is a single number, such as the loss: that is computed from
+        the targets too. False for rows that are no gradient, and where there is no such result.
         """
         front = self.frontier
         a = front.alignment.a
