@@ -16,7 +16,7 @@ from anchorlib.diagnosis.judgement.changes import (
 from anchorlib.diagnosis.judgement.clauses import name_a_change
 from anchorlib.diagnosis.judgement.noise import Envelope
 from anchorlib.diagnosis.judgement.origin_classifier import BAD, OriginClassifier
-from anchorlib.diagnosis.judgement.origins import Origin, OriginSegment, segments
+from anchorlib.diagnosis.judgement.origins import Origin, OriginGroup, groups_of_origins
 from anchorlib.diagnosis.judgement.reasons import reason
 from anchorlib.diagnosis.judgement.rounding import Jump, hidden_by_a_norm, jump, size_of_error
 from anchorlib.diagnosis.pairing import place_at
@@ -60,14 +60,14 @@ class Judge:
     def origins(self) -> list[Origin]:
         """Return the origins in order of execution.
 
-        There is one origin for each segment (`origins.segments`): a group of records whose
+        There is one origin for each group of records (`origins.judged_together`), whose
         differences have one cause. Five kinds of records are origins although their inputs differ
         already: the first NaN or infinity of one run alone, a leap of the error
         (`rounding.jumps`), running moments of a batch norm that differ more than its result
         (`rounding.moments`), the first update of an optimizer whose settings differ, and a value
         whose formula both runs state differently.
         """
-        origins = [self._origin(segment) for segment in segments(self.frontier)]
+        origins = [self._origin(group) for group in groups_of_origins(self.frontier)]
         if not any(origin.cls == "nonfinite" for origin in origins):
             origins += self._overflow()
         leap = jump(self.frontier, self.measures, self.classes.overflows)
@@ -112,12 +112,12 @@ class Judge:
         place = place_at(self.frontier.alignment.a, leap.row)
         if any(origin.cls in BAD and origin.place.step <= place.step for origin in origins):
             return origins
-        segment = OriginSegment(
+        group = OriginGroup(
             leap.row, (leap.row,), 1, (place.rank,), self.frontier.ancestry(leap.row).ops
         )
         note = f"{leap.times:,.0f} times the error of anything before it in the step"
         note = note if leap.times else why
-        added = replace(self._origin_of(segment, "not_rounding", note), leap=leap.times or 1.0)
+        added = replace(self._origin_of(group, "not_rounding", note), leap=leap.times or 1.0)
         before = [
             origin
             for origin in origins
@@ -146,63 +146,63 @@ class Judge:
         row = int(rows[np.lexsort((alignment.a.order[rows], alignment.a.step[rows]))[0]])
         ops = self.frontier.ancestry(row).ops
         rank = alignment.a.tensors[alignment.a.tensor[row]].rank
-        segment = OriginSegment(row, (row,), len(rows), (rank,), ops)
+        group = OriginGroup(row, (row,), len(rows), (rank,), ops)
         note = "NaN or infinity in one run alone, of inputs that differ already"
-        return [self._origin_of(segment, "nonfinite", note + self.classes.alone(row))]
+        return [self._origin_of(group, "nonfinite", note + self.classes.alone(row))]
 
-    def _origin(self, segment: OriginSegment) -> Origin:
-        """Return the origin of a segment: its first record, unless another one has a worse class.
+    def _origin(self, group: OriginGroup) -> Origin:
+        """Return the origin of a group: its first record, unless another one has a worse class.
 
         Evaluations state no operations. So where an evaluation comes first, a record of the
         training may show a fault that the evaluation's record does not. And where the optimizer of
         one rank stepped again, the gradients of other ranks are reduced with those of another step.
         """
-        segment = self._of_rank(segment)
-        cls, note = self.classes.of(segment.row)
-        others = (*self._worst(segment), *segment.elsewhere)
+        group = self._of_rank(group)
+        cls, note = self.classes.of(group.row)
+        others = (*self._worst(group), *group.elsewhere)
         for worst in others if cls not in BAD else ():
             other, why = self.classes.of(worst)
             if other in BAD:
-                segment = replace(segment, row=worst, ops=self.frontier.ancestry(worst).ops)
+                group = replace(group, row=worst, ops=self.frontier.ancestry(worst).ops)
                 cls, note = other, why
                 break
-        return self._origin_of(segment, cls, note)
+        return self._origin_of(group, cls, note)
 
-    def _of_rank(self, segment: OriginSegment) -> OriginSegment:
-        """Return the segment, narrowed to the one rank whose optimizer stepped without a backward.
+    def _of_rank(self, group: OriginGroup) -> OriginGroup:
+        """Return the group, narrowed to the one rank whose optimizer stepped without a backward.
 
-        The segment is returned as it is where this holds of no rank or of several.
+        The group is returned as it is where this holds of no rank or of several.
         """
         alignment = self.frontier.alignment
         a, only = alignment.a, alignment.only_a
-        if len(segment.ranks) < 2:
-            return segment
+        if len(group.ranks) < 2:
+            return group
         # Where an optimizer steps again, its rank has no backward pass, but the other run has.
-        lone = a.tensor[only[a.step[only] == a.step[segment.row]]]
+        lone = a.tensor[only[a.step[only] == a.step[group.row]]]
         tensors = [a.tensors[number] for number in np.unique(lone).tolist()]
         lone_b = alignment.b.tensor[alignment.only_b]
         tensors += [alignment.b.tensors[number] for number in np.unique(lone_b).tolist()]
         ranks = {tensor.rank for tensor in tensors if tensor.kind == "pass_grad"}
-        rows = [row for row in segment.on_ranks if a.tensors[a.tensor[row]].rank in ranks]
+        rows = [row for row in group.on_ranks if a.tensors[a.tensor[row]].rank in ranks]
         again = [row for row in rows[:RANKS] if stepped_again(self.frontier, row)]
         if len(again) != 1:
-            return segment
-        return replace(segment, row=again[0], ranks=(a.tensors[a.tensor[again[0]]].rank,))
+            return group
+        return replace(group, row=again[0], ranks=(a.tensors[a.tensor[again[0]]].rank,))
 
-    def _worst(self, segment: OriginSegment) -> list[int]:
-        """Return, for each kind of record in a segment, the row with the largest error.
+    def _worst(self, group: OriginGroup) -> list[int]:
+        """Return, for each kind of record in a group, the row with the largest error.
 
-        A segment is a group of origins with one cause. The rows are sorted by their error, the
-        largest first. A kind whose largest error is that of `segment.row` has no row in the result.
-        Kinds are kept apart, since an optimizer makes updates and its state in one segment, and
+        A group has one cause. The rows are sorted by their error, the
+        largest first. A kind whose largest error is that of `group.row` has no row in the result.
+        Kinds are kept apart, since an optimizer makes updates and its state in one group, and
         the error of an update is relative to the parameter, that of state to the state itself.
         """
-        errors = {row: self._error(row) for row in segment.rows}
+        errors = {row: self._error(row) for row in group.rows}
         worst: dict[str, int] = {}
         for row in sorted(errors, key=lambda one: -errors[one]):
             a = self.frontier.alignment.a
             worst.setdefault(a.tensors[a.tensor[row]].kind, row)
-        return [row for row in worst.values() if row != segment.row]
+        return [row for row in worst.values() if row != group.row]
 
     def _error(self, row: int) -> float:
         """Return the error of a row in eps.
@@ -215,8 +215,8 @@ class Judge:
         error = size_of_error(self.frontier, row, measure)
         return -1.0 if np.isnan(error) else error
 
-    def _origin_of(self, segment: OriginSegment, cls: str, note: str) -> Origin:
-        row, front = segment.row, self.frontier
+    def _origin_of(self, group: OriginGroup, cls: str, note: str) -> Origin:
+        row, front = group.row, self.frontier
         pair = self.classes.pair(row)
         measure = self.classes.measure(pair)
         ancestry = front.ancestry(row)
@@ -230,12 +230,12 @@ class Judge:
         return Origin(
             place=place_at(front.alignment.a, row),
             cls=cls,
-            ops=() if outside else segment.ops,
+            ops=() if outside else group.ops,
             parents=tuple(dict.fromkeys(parents)),
             measure=measure,
             max_ulp=None if measure.measured == "summary" else max_ulp(front.alignment, pair),
-            why=reason(front, segment, measure, note, changed, outside=outside),
-            amongst=segment.amongst,
+            why=reason(front, group, measure, note, changed, outside=outside),
+            amongst=group.amongst,
             where=self._where(pair),
             orphaned=bool(front.parent_only_in_a[row])
             or bool(self.changes.calls.made_of_alone(row)),

@@ -14,7 +14,7 @@ from anchorlib.diagnosis.judgement.changes import (
     stepped_again,
     untrained,
 )
-from anchorlib.diagnosis.judgement.origins import OriginSegment
+from anchorlib.diagnosis.judgement.origins import OriginGroup
 from anchorlib.diagnosis.pairing import compiled
 from anchorlib.diagnosis.sizes import Measure, unrounding
 from anchorlib.names import escape
@@ -33,7 +33,7 @@ STEPPING = re.compile(
 
 def reason(
     frontier: Frontier,
-    segment: OriginSegment,
+    group: OriginGroup,
     measure: Measure,
     note: str,
     changed: Sequence[str],
@@ -42,12 +42,12 @@ def reason(
 ) -> str:
     """Return the reasons of an origin, "; " between them; "" where there is nothing to say.
 
-    segment: the origin, with the others that have its cause. measure: how far its records differ.
+    group: the origin, with the others that have its cause. measure: how far its records differ.
     note: the reason for the class; may be "". changed: clauses on how B's computation of the record
     differs from A's. outside: whether the difference came in from outside the recorded operations,
     so that only `note` and `changed` are reasons.
     """
-    a, row = frontier.alignment.a, segment.row
+    a, row = frontier.alignment.a, group.row
     parts = [note] if note else []
     if outside:
         return "; ".join([*parts, *changed])
@@ -57,24 +57,24 @@ def reason(
     direct = [link for link in ancestry.parents if not link.saved]
     gradient = a.tensors[a.tensor[row]].kind != "value"
     replaced = any(" in place of " in clause for clause in changed)
-    if not replaced and unrounding(segment.ops, gradient=gradient, parents=len(direct)):
+    if not replaced and unrounding(group.ops, gradient=gradient, parents=len(direct)):
         parts.append(
-            f"{segment.ops[0]} cannot round: the difference was made just before, by something "
+            f"{group.ops[0]} cannot round: the difference was made just before, by something "
             "that is not recorded"
         )
     explained = any(map(STEPPING.search, (note, *changed))) or bool(
         stepped_again(frontier, row) or untrained(frontier, row)
     )
-    if frontier.ancestry_incomplete[row] and not (segment.ops or note or explained):
+    if frontier.ancestry_incomplete[row] and not (group.ops or note or explained):
         parts.append("how it was made was not recorded")
-    parts += [] if explained else _stretch(segment)
+    parts += [] if explained else _stretch(group)
     if row in frontier.copies:
         parts.append(_copied(frontier, row))
     explanations = [*_in_eval_mode(frontier, row), *detached(frontier, row), *changed]
     parts += explanations or ([] if explained else _seen_before(frontier, row, measure))
-    if frontier.role[row] == Role.OPTIMIZER and not segment.ops and not explained:
+    if frontier.role[row] == Role.OPTIMIZER and not group.ops and not explained:
         parts.append(_after_backward(frontier, a.tensors[a.tensor[row]].kind))
-    if ranks := _ranks(frontier, segment, known=explained or bool(changed)):
+    if ranks := _ranks(frontier, group, known=explained or bool(changed)):
         parts.append(ranks)
     return "; ".join(parts)
 
@@ -156,22 +156,22 @@ def _after_backward(frontier: Frontier, kind: str) -> str:
     return f"after backward: {stages}"
 
 
-def _stretch(segment: OriginSegment) -> list[str]:
+def _stretch(group: OriginGroup) -> list[str]:
     """Return, in a list, a clause that says in which stretch of operations the cause is; else [].
 
     Only a long stretch has a clause: compiled code, or more than three operations that do not only
     move bits.
-    segment: an origin with the operations between it and its recorded parents.
+    group: an origin with the operations between it and its recorded parents.
     """
-    if compiled(segment.ops):
+    if compiled(group.ops):
         return ["somewhere inside compiled code"]
-    ops = computing(segment.ops)
+    ops = computing(group.ops)
     if len(ops) > 3:
         return [f"somewhere in {len(ops)} operations: anchors between them tell which"]
     return []
 
 
-def _ranks(frontier: Frontier, segment: OriginSegment, *, known: bool) -> str:
+def _ranks(frontier: Frontier, group: OriginGroup, *, known: bool) -> str:
     """Return a clause that names the ranks on which an origin differs; "" in a run of one rank.
 
     known: whether a change in B is stated already; if not, the clause adds the likely cause: the
@@ -180,8 +180,8 @@ def _ranks(frontier: Frontier, segment: OriginSegment, *, known: bool) -> str:
     every = {tensor.rank for tensor in frontier.alignment.a.tensors}
     if len(every) < 2:
         return ""
-    if len(segment.ranks) == len(every):
+    if len(group.ranks) == len(every):
         return "on every rank" + ": the operation itself" * (not known)
-    listed = ", ".join(map(str, segment.ranks))
-    where = f"on rank{'s' * (len(segment.ranks) > 1)} {listed} alone"
+    listed = ", ".join(map(str, group.ranks))
+    where = f"on rank{'s' * (len(group.ranks) > 1)} {listed} alone"
     return where + ": its data, device or placement" * (not known)

@@ -7,7 +7,7 @@
 The records of an optimizer's step lie together: the gradients that it read, then what it made of
 them. So they also tell which parameters one step of an optimizer updates.
 
-That the updates of one step are judged together is decided in `origins.segments`.
+That the updates of one step are judged together is decided in `origins.judged_together`.
 """
 
 from __future__ import annotations

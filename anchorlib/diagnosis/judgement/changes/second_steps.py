@@ -2,7 +2,7 @@
 
 The second step counts as a step of its own, so that the run has an optimizer's step in which no
 backward ran, while the other run has a whole step there. All differences follow from that. (That
-the updates of one step are judged together is decided in `origins.segments`.)
+the updates of one step are judged together is decided in `origins.judged_together`.)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Origins grouped into segments: all origins of a segment have one cause.
+"""Origins in groups: all origins of a group have one cause.
 
-Records of one step and pass with equal parents lie in one segment: one operation between those
+Records of one step and pass with equal parents lie in one group: one operation between those
 parents and the records differs. Origins of a tensor at later steps, in later passes and on other
-ranks show nothing new, and belong to the segment of the tensor's first origin. All that an
-optimizer makes in one step (`updated`, `delta`, `opt.*` of every parameter) lies in one segment, so
+ranks show nothing new, and belong to the group of the tensor's first origin. All that an
+optimizer makes in one step (`updated`, `delta`, `opt.*` of every parameter) lies in one group, so
 that two updates are judged together.
 """
 
@@ -16,21 +16,21 @@ import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Role
 
-__all__ = ["OriginSegment", "segments"]
+__all__ = ["OriginGroup", "groups_of_origins"]
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class OriginSegment:
+class OriginGroup:
     """Origins with one cause. All records are given as rows of A's table.
 
     row: the first of these origins in order of execution.
     rows: for each name and kind among these origins, the first of them.
-    amongst: how many origins the segment has.
+    amongst: how many origins the group has.
     elsewhere: the first origin of each phase with the name and kind of `row`, other than `row`.
     on_ranks: the origins with the name and kind of `row`, in its step and pass, on all ranks.
-    ranks: the ranks of `on_ranks`, or the only rank to which the segment was narrowed.
+    ranks: the ranks of `on_ranks`, or the only rank to which the group was narrowed.
     ops: the operations that all of `rows` have in common; if they have none, those of `row`.
     """
 
@@ -43,8 +43,8 @@ class OriginSegment:
     on_ranks: tuple[int, ...] = ()
 
 
-def segments(frontier: Frontier) -> list[OriginSegment]:
-    """Return the segments of all origins, in the order of their first origins.
+def groups_of_origins(frontier: Frontier) -> list[OriginGroup]:
+    """Return the groups of all origins, in the order of their first origins.
 
     Earlier steps come first, and within a step the records that A executed earlier.
     """
@@ -59,20 +59,20 @@ def segments(frontier: Frontier) -> list[OriginSegment]:
     )[a.tensor[rows]]
     _, first, which = np.unique(place, return_index=True, return_inverse=True)
     amongst = np.bincount(which.reshape(-1), minlength=len(first))
-    groups: dict[Any, list[int]] = {}
+    members: dict[Any, list[int]] = {}
     for number in np.argsort(first, kind="stable").tolist():
-        groups.setdefault(_key(frontier, int(rows[first[number]])), []).append(number)
-    found_segments = []
-    for numbers in groups.values():
+        members.setdefault(_key(frontier, int(rows[first[number]])), []).append(number)
+    groups = []
+    for numbers in members.values():
         leaders = [int(rows[first[number]]) for number in numbers]
         at = place[first[numbers[0]]] == place
-        found_segments.append(_segment_of(frontier, leaders, int(amongst[numbers].sum()), rows[at]))
-    return found_segments
+        groups.append(_group_of(frontier, leaders, int(amongst[numbers].sum()), rows[at]))
+    return groups
 
 
-def _segment_of(
+def _group_of(
     frontier: Frontier, leaders: list[int], amongst: int, rows_of_tensor: Array
-) -> OriginSegment:
+) -> OriginGroup:
     a, row = frontier.alignment.a, leaders[0]
     at_once = rows_of_tensor[
         (a.step[rows_of_tensor] == a.step[row])
@@ -84,7 +84,7 @@ def _segment_of(
     _, first = np.unique(a.phase[rows_of_tensor], return_index=True)
     elsewhere = tuple(one for one in rows_of_tensor[np.sort(first)].tolist() if one != row)
     ranked = tuple(sorted(ranks))
-    return OriginSegment(
+    return OriginGroup(
         row=row,
         rows=tuple(leaders),
         amongst=amongst,
@@ -96,7 +96,7 @@ def _segment_of(
 
 
 def _key(frontier: Frontier, row: int) -> Any:
-    """Return the key of the segment to which a row belongs; rows of one segment have equal keys."""
+    """Return the key of the group to which a row belongs; rows of one group have equal keys."""
     a = frontier.alignment.a
     role = Role(int(frontier.role[row]))
     where = (int(a.step[row]), int(a.pass_index[row]), int(a.phase[row]))
