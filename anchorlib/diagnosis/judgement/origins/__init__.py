@@ -7,18 +7,19 @@ reference        origins measured from a third run that is nearer to the truth
 nearness         which of two records is nearer to a third
 cuts             pairs that are not compared: modules called or used otherwise for equal work
 cancelling       by how much the terms of a parameter's gradient are larger than their sum
-first_step       the first step that differs, and its records learning         whether gradients and
-updates of the first step that differs agree but for rounding other_calls      modules that are
-called or used differently, known by shapes, order and rows intermediates    results inside a model
-by which the runs differ on their way to equal learning returned         outputs of models in two
-forms, as the losses behind them show encodings        constants in another encoding, and inputs
-that are handed over in another order idle_elements    values that differ only in elements that no
-loss reads numbers_read     single numbers from which a larger recorded number is made turns
-backward passes that contribute in another order to equal gradients packed           packed
-sequences, whose rows stand in the order of time and then of length other_uses       values that the
-runs use differently, and whose gradients are other quantities row_order        records whose rows
-stand in another order partials         gradients of which one run alone states that it recorded
-only a part
+first_step       the first step that differs, and its records
+learning         whether gradients and updates of the first step that differs agree but for rounding
+other_calls      modules that are called or used differently, known by shapes, order and rows
+intermediates    results inside a model by which the runs differ on their way to equal learning
+returned         outputs of models in two forms, as the losses behind them show
+encodings        constants in another encoding, and inputs that are handed over in another order
+idle_elements    values that differ only in elements that no loss reads
+numbers_read     single numbers from which a larger recorded number is made
+turns            backward passes that contribute in another order to equal gradients
+packed           packed sequences, whose rows stand in the order of time and then of length
+other_uses       values that the runs use differently, and whose gradients are other quantities
+row_order        records whose rows stand in another order
+partials         gradients of which one run alone states that it recorded only a part
 """
 
 from anchorlib.diagnosis.judgement.origins.cuts import Cuts, cuts, equal_learning
