@@ -12,6 +12,7 @@ from anchorlib.diagnosis.judgement.changes import (
     stated,
     stepped_again,
     turning,
+    written_by_one_run,
 )
 from anchorlib.diagnosis.judgement.clauses import name_a_change
 from anchorlib.diagnosis.judgement.noise import Envelope
@@ -27,6 +28,7 @@ __all__ = ["Judge"]
 
 OPTIMIZER = "the optimizer was told otherwise at this step"
 MOMENTS = "the norm hides that its input differs by a factor or a shift"
+WRITTEN = "it is much further off than what the optimizer's step left"
 FORMULA = "both say that it is computed otherwise, and what it is made of is much nearer"
 
 ANCESTORS = 64  # rows in which an index is looked for, of which a leap was made
@@ -61,11 +63,12 @@ class Judge:
         """Return the origins in order of execution.
 
         There is one origin for each group of records (`origins.judged_together`), whose
-        differences have one cause. Five kinds of records are origins although their inputs differ
+        differences have one cause. Six kinds of records are origins although their inputs differ
         already: the first NaN or infinity of one run alone, a leap of the error
         (`rounding.jumps`), running moments of a batch norm that differ more than its result
-        (`rounding.moments`), the first update of an optimizer whose settings differ, and a value
-        whose formula both runs state differently.
+        (`rounding.moments`), the first update of an optimizer whose settings differ, a parameter
+        that one run alone wrote after the optimizer's step, and a value whose formula both runs
+        state differently.
         """
         origins = [self._origin(group) for group in groups_of_origins(self.frontier)]
         if not any(origin.cls == "nonfinite" for origin in origins):
@@ -78,6 +81,9 @@ class Judge:
             origins = self._with_leap(origins, Jump(hidden, 0.0), MOMENTS)
         turn = turning(self.frontier, self.measures)
         origins = origins if turn is None else self._with_leap(origins, Jump(turn, 0.0), OPTIMIZER)
+        written = written_by_one_run(self.frontier, self.measures)
+        if written is not None and not self._covered(written):
+            origins = self._with_leap(origins, Jump(written, 0.0), WRITTEN, in_order=True)
         other = stated(self.frontier, self.measures, self.changes)
         return origins if other is None else self._with_leap(origins, Jump(other, 0.0), FORMULA)
 
@@ -101,15 +107,24 @@ class Judge:
             rows += sorted(more)
         return False
 
-    def _with_leap(self, origins: list[Origin], leap: Jump, why: str = "") -> list[Origin]:
+    def _with_leap(
+        self, origins: list[Origin], leap: Jump, why: str = "", *, in_order: bool = False
+    ) -> list[Origin]:
         """Return `origins` with one more at the row of `leap`, unless a fault comes before it.
 
         A leap is a record whose error is far larger than those before it. A fault is an origin
         whose class is in `BAD`, up to the step of the leap. The new origin replaces another origin
         at the same place.
         why: the note of the new origin where something else than its error makes it one.
+        in_order: whether what was executed in the leap's step after it follows from it, and is no
+            origin.
         """
         place = place_at(self.frontier.alignment.a, leap.row)
+        if in_order:
+            own = self.frontier.alignment.a.order[leap.row]
+            origins = [
+                one for one in origins if one.place.step != place.step or self._at(one) < own
+            ]
         if any(origin.cls in BAD and origin.place.step <= place.step for origin in origins):
             return origins
         group = OriginGroup(
@@ -124,6 +139,13 @@ class Judge:
             if origin.place.step <= place.step and origin.place != place
         ]
         return [*before, added, *(origin for origin in origins if origin.place.step > place.step)]
+
+    def _at(self, origin: Origin) -> int:
+        """Return where an origin's record is in A's order of execution."""
+        a, place = self.frontier.alignment.a, origin.place
+        which = a.of_tensor(place.name, place.kind, place.rank) & (a.step == place.step)
+        which &= (a.pass_index == place.pass_index) & (a.call == place.call)
+        return int(a.order[which].min())
 
     def _overflow(self) -> list[Origin]:
         """Return an origin for the first record that is NaN or infinite in one run alone; else [].

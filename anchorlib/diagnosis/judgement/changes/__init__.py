@@ -41,6 +41,7 @@ from anchorlib.diagnosis.judgement.changes.changes import Changes
 from anchorlib.diagnosis.judgement.changes.constants import is_constant
 from anchorlib.diagnosis.judgement.changes.detaching import detached
 from anchorlib.diagnosis.judgement.changes.operations import computing
+from anchorlib.diagnosis.judgement.changes.optimizer_steps import written_by_one_run
 from anchorlib.diagnosis.judgement.changes.schedules import parted_since, turning
 from anchorlib.diagnosis.judgement.changes.second_steps import stepped_again
 from anchorlib.diagnosis.judgement.changes.stated import stated
@@ -61,4 +62,5 @@ __all__ = [
     "unreached",
     "untrained",
     "untrained_since",
+    "written_by_one_run",
 ]

@@ -20,6 +20,7 @@ import numpy as np
 from anchorlib.diagnosis.causes import EQUAL, UNMATCHED, Frontier, Role
 from anchorlib.diagnosis.judgement.series import series
 from anchorlib.diagnosis.pairing import Alignment, Table
+from anchorlib.diagnosis.sizes import Measures
 from anchorlib.names import escape
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "parameters_of",
     "stepped_more",
     "updated_together",
+    "written_by_one_run",
     "written_outside",
 ]
 
@@ -37,6 +39,11 @@ UPDATES = ("updated", "delta", "grad")
 """Kinds that an optimizer's step records, of which the first that both runs have is counted."""
 EVERY_STEP = {"all", "summary"}
 """Modes that leave no step of an optimizer without a record."""
+BEYOND = 64.0
+"""Eps that a value has to be off: a parameter is written by few operations, which round less."""
+LARGER = 64.0
+"""How many times as much as its update a value has to be off."""
+WRITTEN = 64  # parameters that are looked at
 LOOKED_AT = 3  # how many unrecorded parameters of a value are looked at
 
 
@@ -220,8 +227,9 @@ def _between(table: Table, first: int, last: int, kind: str) -> Array:
 def written_outside(frontier: Frontier, row: int) -> str:
     """Say which run wrote a parameter after the optimizer's step, outside of that step; else "".
 
-    The last record of the parameter is the optimizer's update, which is equal in both runs. A run
-    has written the parameter since where its value is not that update.
+    The last record of the parameter is the optimizer's update. A run has written the parameter
+    since where its value is not that update. "" where both runs have written it and the update
+    differs already.
     row: a value of a parameter in A. "" too where a run lost records or left out steps.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
@@ -229,7 +237,7 @@ def written_outside(frontier: Frontier, row: int) -> str:
         return ""
     row_b = _partner(alignment, row)
     last = [_last(a, row), _last(alignment.b, row_b)]
-    if last[0] is None or last[1] is None or frontier.status[last[0]] != EQUAL:
+    if last[0] is None or last[1] is None:
         return ""
     if _partner(alignment, last[0]) != last[1] or a.tensors[a.tensor[last[0]]].kind != "updated":
         return ""
@@ -241,8 +249,36 @@ def written_outside(frontier: Frontier, row: int) -> str:
     ]
     step = f"after the optimizer's step {int(a.step[last[0]])}, outside of that step"
     if kept[0] == kept[1]:
-        return "" if kept[0] else f"both write it {step}, B otherwise"
+        equal = frontier.status[last[0]] == EQUAL
+        return f"both write it {step}, B otherwise" if equal and not kept[0] else ""
     return f"{'AB'[kept.index(False)]} alone writes it {step}"
+
+
+def written_by_one_run(frontier: Frontier, measures: Measures) -> int | None:
+    """Return A's row of the first parameter that one run alone wrote outside of optimizers' steps.
+
+    The parameter's value has to differ LARGER times as much as the update that the optimizer's step
+    left, and more than rounding does: the other run keeps that update, or makes it within its step.
+    None without such a parameter. Only values of the step behind the first one that differs count.
+    """
+    alignment, a = frontier.alignment, frontier.alignment.a
+    rows = alignment.a_row[measures.pair]
+    if not len(rows):
+        return None
+    step = int(a.step[rows].min()) + 1
+    errors = measures["error_eps"]
+    value = (frontier.role[rows] == Role.PARAMETER) & (a.step[rows] == step)
+    value &= frontier.explained[rows] & (errors > BEYOND)
+    which = np.flatnonzero(value)
+    error_of = dict(zip(rows.tolist(), errors.tolist(), strict=True))
+    for at in which[np.argsort(a.order[rows[which]], kind="stable")][:WRITTEN].tolist():
+        row = int(rows[at])
+        last = _last(a, row)
+        if last is None or not 0 < errors[at] / max(error_of.get(last, 0.0), 1.0) > LARGER:
+            continue
+        if "alone writes it" in written_outside(frontier, row):
+            return row
+    return None
 
 
 def _last(table: Table, row: int) -> int | None:
