@@ -18,6 +18,7 @@ from tests.diagnosis.workloads import (
     dreamer,
     embedder,
     experts,
+    federator,
     flow,
     forecast,
     frozen,
@@ -153,4 +154,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "polar": (polar.Polar(), polar.CASES),
     "kriging": (kriging.Kriging(), kriging.CASES),
     "juggler": (juggler.Juggler(), juggler.CASES),
+    "federator": (federator.Federator(), federator.CASES),
 }
