@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from tests.diagnosis.workloads import (
     actor,
     aligner,
+    capsules,
     captioner,
     chemist,
     codec,
@@ -155,4 +156,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "kriging": (kriging.Kriging(), kriging.CASES),
     "juggler": (juggler.Juggler(), juggler.CASES),
     "federator": (federator.Federator(), federator.CASES),
+    "capsules": (capsules.Capsules(), capsules.CASES),
 }
