@@ -42,6 +42,7 @@ from tests.diagnosis.workloads import (
     navigator,
     operator,
     physicist,
+    poincare,
     points,
     polar,
     policy,
@@ -157,4 +158,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "juggler": (juggler.Juggler(), juggler.CASES),
     "federator": (federator.Federator(), federator.CASES),
     "capsules": (capsules.Capsules(), capsules.CASES),
+    "poincare": (poincare.Poincare(), poincare.CASES),
 }
