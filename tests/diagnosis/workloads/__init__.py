@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from tests.diagnosis.workloads import (
     actor,
     aligner,
+    capsules,
     captioner,
     chemist,
     codec,
@@ -18,6 +19,7 @@ from tests.diagnosis.workloads import (
     dreamer,
     embedder,
     experts,
+    federator,
     flow,
     forecast,
     frozen,
@@ -40,6 +42,7 @@ from tests.diagnosis.workloads import (
     navigator,
     operator,
     physicist,
+    poincare,
     points,
     polar,
     policy,
@@ -153,4 +156,7 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "polar": (polar.Polar(), polar.CASES),
     "kriging": (kriging.Kriging(), kriging.CASES),
     "juggler": (juggler.Juggler(), juggler.CASES),
+    "federator": (federator.Federator(), federator.CASES),
+    "capsules": (capsules.Capsules(), capsules.CASES),
+    "poincare": (poincare.Poincare(), poincare.CASES),
 }
