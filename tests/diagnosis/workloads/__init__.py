@@ -17,6 +17,7 @@ from tests.diagnosis.workloads import (
     doubter,
     dreamer,
     embedder,
+    equilibrium,
     experts,
     flow,
     forecast,
@@ -153,4 +154,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "polar": (polar.Polar(), polar.CASES),
     "kriging": (kriging.Kriging(), kriging.CASES),
     "juggler": (juggler.Juggler(), juggler.CASES),
+    "equilibrium": (equilibrium.Equilibrium(), equilibrium.CASES),
 }
