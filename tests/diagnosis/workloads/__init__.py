@@ -9,6 +9,7 @@ from tests.diagnosis.workloads import (
     chemist,
     codec,
     coder,
+    colorer,
     composer,
     contrast,
     detector,
@@ -155,4 +156,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "kriging": (kriging.Kriging(), kriging.CASES),
     "juggler": (juggler.Juggler(), juggler.CASES),
     "equilibrium": (equilibrium.Equilibrium(), equilibrium.CASES),
+    "colorer": (colorer.Colorer(), colorer.CASES),
 }
