@@ -61,6 +61,7 @@ from tests.diagnosis.workloads import (
     segmenter,
     separator,
     sequencer,
+    solver,
     speech,
     spiker,
     student,
@@ -157,4 +158,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "juggler": (juggler.Juggler(), juggler.CASES),
     "equilibrium": (equilibrium.Equilibrium(), equilibrium.CASES),
     "colorer": (colorer.Colorer(), colorer.CASES),
+    "solver": (solver.Solver(), solver.CASES),
 }
