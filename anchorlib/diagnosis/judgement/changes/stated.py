@@ -26,14 +26,19 @@ MOST = 512
 def stated(frontier: Frontier, measures: Measures, changes: Changes) -> int | None:
     """Return A's row of the first value whose formula differs, in the first step that differs.
 
-    None without one. Examined are only values that differ because an earlier record differs, and
-    whose error is more than TIMES as large as the largest error of their parents.
+    None without one, and where a model was given an input of another shape in that step: numbers in
+    formulas may follow the size of the batch then. Examined are only values that differ because an
+    earlier record differs, and whose error is more than TIMES as large as the largest error of
+    their parents.
     """
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
     if not len(rows):
         return None
     at = np.flatnonzero(a.step[rows] == a.step[rows].min())
+    reshaped = (measures["measured"] == "shape")[at] & (frontier.role[rows[at]] == Role.INPUT)
+    if reshaped.any():
+        return None
     errors = (measures["error_eps"] * measures["eps"])[at]
     apart = dict(zip(rows[at].tolist(), errors.tolist(), strict=True))
     at = at[a.of_kind("value")[rows[at]]]

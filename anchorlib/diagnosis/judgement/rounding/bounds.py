@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.rounding.conditioning import conditioning
@@ -259,6 +261,8 @@ def _scale(frontier: Frontier, row: int, row_b: int, norm: float, eps: float) ->
     if kind in UPDATES:
         size = _size_of_update(frontier, row, norm)
         return size, "judged against the parameter's size" if kind == "delta" else ""
+    if kind == "grad" and (size := _size_beside_a_written_gradient(a, row)) > norm:
+        return size, "the program wrote it; judged against the parameter's size"
     if kind.startswith("opt."):
         return norm, ""  # its parents are gradients, whose norms may carry a loss scale
     parents = _norm(a, frontier.parents(row))
@@ -274,6 +278,21 @@ def _scale(frontier: Frontier, row: int, row_b: int, norm: float, eps: float) ->
     if of_logarithms > norm:
         return of_logarithms, "logarithms near zero; judged as of size 1"
     return norm, ""
+
+
+def _size_beside_a_written_gradient(table: Table, row: int) -> float:
+    """Return the norm of the parameter whose gradient a program wrote itself; 0.0 if it did not.
+
+    Such a gradient is often a difference of parameters, as that of a server from the mean of its
+    clients, and rounds as these do. No backward makes it: the run has no gradient of a single pass
+    for the parameter in any step, though it records such gradients of other parameters.
+    """
+    own = table.tensors[table.tensor[row]]
+    made = table.of_kind("pass_grad") & (table.rank == own.rank)
+    if not made.any() or table.of_tensor(own.name, "pass_grad", own.rank).any():
+        return 0.0
+    here = (table.step == table.step[row]) & (table.attempt == table.attempt[row])
+    return _norm(table, np.flatnonzero(here & table.of_tensor(own.name, "updated", own.rank)))
 
 
 def _summed(table: Table, row: int) -> float:
