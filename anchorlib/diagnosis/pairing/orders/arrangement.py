@@ -236,9 +236,18 @@ def _tried(shape: tuple[int, ...], order: Order) -> Iterator[Move]:
 
 
 def _apart(left: Array, right: Array) -> float:
-    """Return the L2 distance of two arrays, over the elements whose difference is finite."""
-    apart = np.abs(left.reshape(-1) - right)
-    return float(np.linalg.norm(apart[np.isfinite(apart)]))
+    """Return the distance of two arrays.
+
+    Elements that are not finite in one of them count as far apart as the largest other element is
+    large, and as 1 at least: a mask may be all in which two samples differ. Those that are not
+    finite in both count if they differ.
+    """
+    left = left.reshape(-1)
+    both = np.isfinite(left) & np.isfinite(right)
+    apart = np.abs(left[both] - right[both])
+    odd = ~both & ~((left == right) | (np.isnan(left) & np.isnan(right)))
+    largest = max(1.0, float(np.abs(left[both]).max(initial=0.0)))
+    return float(np.hypot(np.linalg.norm(apart), largest * np.sqrt(odd.sum())))
 
 
 def _moved(b: Table, moves: Mapping[int, Move]) -> Table:
