@@ -34,6 +34,7 @@ from anchorlib.diagnosis.judgement.rounding import (
 )
 from anchorlib.diagnosis.judgement.surroundings import (
     UNRELATED,
+    are_masked,
     differs_before,
     recorded_before,
     seeds_differ,
@@ -89,6 +90,8 @@ class ComputedRows:
         if measure.nonfinite and self.overflows.of(np.array([row]))[0]:
             times = figure(self.overflows.times(row))
             return "rounding", f"a loss scale {times} times the other's overflows{self.alone(row)}"
+        if measure.nonfinite and are_masked(self.frontier.alignment, np.array([row]))[0]:
+            return self._large(row, measure, "infinite at other elements, as by another mask")
         if measure.nonfinite and not self.skips.in_both(np.array([row]))[0]:
             return "nonfinite", "NaN or infinity in one run alone" + self.alone(row)
         if measure.nonfinite and np.isnan(measure.error_eps):
@@ -233,6 +236,7 @@ class ComputedRows:
         data = data and not self._made_of_equal_data(row)
         unknown = " and ".join(["parameters"] * parameters + ["data"] * data)
         foreign = unknown and (unrelated or (parameters and seeds))
+        foreign = foreign and not self._in_another_mode(row)
         if foreign and not (unrelated and not seeds and self.changes.other_code(row)):
             return "starts_unequal", f"its {unknown} were not recorded, and may differ"
         if untracked and seeds:
@@ -254,6 +258,19 @@ class ComputedRows:
         before &= (front.status == DIFFERS) & ~front.explained
         began = before & np.isin(front.role, (Role.PARAMETER, Role.INPUT))
         return bool(began.any()) and self.changes.other_operand(row)
+
+    def _in_another_mode(self, row: int) -> bool:
+        """Return whether one run alone is in eval mode in a row's step, as its records show.
+
+        Then modules such as batch norm compute otherwise, whatever their data are.
+        """
+        alignment = self.frontier.alignment
+        step = int(alignment.a.step[row])
+        offsets = (0, alignment.step_offset)
+        return any(
+            since is not None and since <= step + offset
+            for since, offset in zip(alignment.eval_since, offsets, strict=True)
+        )
 
     def _made_of_equal_data(self, row: int) -> bool:
         """Return whether unrecorded data from which a gradient was computed are equal.

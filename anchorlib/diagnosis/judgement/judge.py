@@ -20,6 +20,7 @@ from anchorlib.diagnosis.judgement.origin_classifier import BAD, OriginClassifie
 from anchorlib.diagnosis.judgement.origins import Origin, OriginGroup, groups_of_origins
 from anchorlib.diagnosis.judgement.reasons import reason
 from anchorlib.diagnosis.judgement.rounding import Jump, hidden_by_a_norm, jump, size_of_error
+from anchorlib.diagnosis.judgement.surroundings import are_masked
 from anchorlib.diagnosis.pairing import place_at
 from anchorlib.diagnosis.sizes import Measures, max_ulp, whereabouts
 from anchorlib.names import join
@@ -159,6 +160,7 @@ class Judge:
         which = self.measures["nonfinite"] > 0
         every = self.frontier.alignment.a_row[self.measures.pair]
         which &= ~(self.classes.skips.in_both(every) | self.classes.overflows.of(every))
+        which &= ~are_masked(self.frontier.alignment, every)
         if self.noise is not None and (which & self.noise.nonfinite).any():
             return []
         alignment = self.frontier.alignment

@@ -7,13 +7,17 @@ something unrecorded. A value that differs before a record may have decided what
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import DIFFERS, Frontier, Role
+from anchorlib.diagnosis.pairing import Alignment
 
-__all__ = ["UNRELATED", "differs_before", "recorded_before", "seeds_differ"]
+__all__ = ["UNRELATED", "are_masked", "differs_before", "recorded_before", "seeds_differ"]
 
+Array = np.ndarray[Any, Any]
 UNRELATED = 0.3
 """The cosine distance from which two tensors are not variants of one another."""
 
@@ -25,6 +29,20 @@ def recorded_before(frontier: Frontier, row: int, role: Role) -> bool:
     roles = frontier.layouts[int(frontier.blocks.layout[block])].role
     before = (a.order[rows] < a.order[row]) & (a.pass_index[rows] == a.pass_index[row])
     return bool((before & (roles == role)).any())
+
+
+def are_masked(alignment: Alignment, rows: Array) -> Array:
+    """Return for each of A's rows whether both runs hold infinities there that a mask may have put.
+
+    Neither run holds NaN, and both hold infinities: a program fills masked scores with -inf, at
+    other elements where it masks otherwise. An overflow gives infinities to one run alone. rows:
+    rows of A that have partners.
+    """
+    a, b = alignment.a.figures, alignment.b.figures
+    rows_b = alignment.b_row[np.searchsorted(alignment.a_row, rows)]
+    infinite = (a["inf"][rows] > 0) & (b["inf"][rows_b] > 0)
+    masked: Array = infinite & (a["nan"][rows] == 0) & (b["nan"][rows_b] == 0)
+    return masked
 
 
 def differs_before(frontier: Frontier, row: int) -> bool:
