@@ -71,7 +71,7 @@ def gap_entry(reason: str, count: int, first_step: int, last_step: int) -> Entry
 
 
 def whole(value: Any, least: int = 0) -> int:
-    """Return `value` if it is a whole number of at least `least` that fits in 64 bits.
+    """Return `value` if it is a whole number of at least `least` that fits in a signed int64.
 
     Raises TypeError or ValueError for anything else.
     """

@@ -36,8 +36,8 @@ class PageBudget:
     A line of the page is a name, kind, mode and phase; a window is some adjacent steps.
     cells: lines × columns of figures; where a run has more, adjacent steps share a column.
 
-    bin_cells: lines × windows of histograms, each of which takes about twenty times as much room as
-        a cell of figures.
+    bin_cells: lines × windows of histograms; where a run has more, a window has more steps. A
+        histogram takes about twenty times as much room as a cell of figures.
     neighbourhoods: for how many cells of a comparison the values around the worst element are
         shown.
 

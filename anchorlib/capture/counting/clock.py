@@ -89,8 +89,9 @@ class Clock:
         root: the id of the model's root module. training: whether that module is in training mode.
         gradients: whether gradients are enabled. True also for a forward that backward may repeat
             with gradients (reentrant checkpointing).
-        trained: whether the model is known to be trained. It is asked only of a forward without
-            gradients that runs inside no other watched model's forward; False for all others.
+        trained: whether an optimizer is known to train the model. The caller has to find that out
+            only for a forward without gradients that runs inside no other watched model's forward;
+            for all others it gives False.
         """
         with self._lock:
             around = self.phases.forward

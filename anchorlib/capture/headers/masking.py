@@ -141,7 +141,7 @@ def _without_pairs(text: str) -> str:
 def _of_environment() -> list[str]:
     """Return the values of environment variables that are secrets, the longest first.
 
-    Values of fewer than 8 letters and paths are left out.
+    Paths are left out, and so are values of fewer than 8 characters.
     """
     return _secrets_among(tuple(os.environ.items()))
 

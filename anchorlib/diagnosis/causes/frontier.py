@@ -340,10 +340,12 @@ def _across(front: Frontier, layout: StepLayout, of_layout: Array) -> None:
 
 
 def _away(front: Frontier, links: list[Any], children: Array, target: Array) -> None:
-    """Judge children that lie in blocks of one layout, by parents in blocks of another layout.
+    """Judge records (children) by parents that lie in another step or phase than they do.
 
-    A child is marked in `front` as `explained` where its parent differs, and as
-    `ancestry_incomplete` where its parent has no record in A or no partner in B.
+    A block is the records of one rank, phase and step; its layout says which records these are. All
+    children lie in blocks of one layout, all parents in blocks of one other layout. A child is
+    marked in `front` as `explained` where its parent differs, and as `ancestry_incomplete` where
+    its parent has no record in A or no partner in B.
     links: from these children to their parents. children: the blocks of the children. target: for
         each block of `children`, the block of the parents; all target blocks have one layout.
     """

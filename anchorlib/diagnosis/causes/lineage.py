@@ -359,7 +359,7 @@ class StepLineage:
                 self._above((parent.name, site[1], parent.call), link.ops, search)
 
     def _below(self, site: Site, ops: tuple[str, ...], search: Search) -> None:
-        """Note the recorded gradients from which the gradient of `site` was computed.
+        """Add to `search` the recorded gradients from which the gradient of `site` was computed.
 
         ops: the operations between `site` and the record whose parents are searched.
         """

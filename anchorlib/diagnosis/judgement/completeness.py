@@ -67,7 +67,7 @@ def _lacks(name: str, table: Table, other: str, further: int | None) -> list[str
 
 
 def _ending(table: Table) -> str:
-    """Return a phrase on how far a run came: "ended in the backward of step 3 "."""
+    """Return a phrase on how far a run came, as "ended in the update of step 3", and a blank."""
     if not len(table):
         return "has no record "
     last = int(np.lexsort((table.order, table.step))[-1])

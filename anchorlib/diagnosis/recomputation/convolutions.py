@@ -261,10 +261,11 @@ def case_of(
 
 
 def _strides(texts: Sequence[str], size: Shape, *, transposed: bool) -> Strides | None:
-    """Return the strides that both modules state; None if they differ, or a setting is unknown.
+    """Return how a convolution moves over its input (`Strides`), as its module states it.
 
-    A setting may be unknown since a class that a user derived from one of torch's may state further
-    settings.
+    None where the module's texts in A and in B state different settings, and where a setting is
+    unknown: a class that a user derived from one of torch's may state further settings.
+    texts: the printed forms of the module, of each run.
     size: the sizes of the weight's axes in space. transposed: whether the modules must be
     transposed convolutions.
     """

@@ -104,7 +104,8 @@ class JoinedRank(RankReader):
     def _number(self, merged: Catalogue, place: int, own: Catalogue) -> None:
         """Add series, phases and forms of one part's catalogue `own` to the joined one, `merged`.
 
-        Series, phases and forms get new numbers in `merged`, and `_maps` is extended by these. A
+        Series, phases and forms get new numbers in `merged`. `_maps` is extended by arrays that
+        hold, for the part and "series", "phase" or "form", the new number of each old one. A
         series or phase that several parts have gets one number. A form (dtype and shape) gets a
         number for each part, because each part has its own array of values.
 
@@ -129,7 +130,7 @@ class JoinedRank(RankReader):
         A session is what one writer recorded, and has attempts in one or more parts. The header of
         the result has the entries of all these attempts; where several attempts have an entry of
         one name, that of the latest attempt wins.
-        row: the first row of the session in the joined table.
+        row: the number of the session's first record among the records of the joined rank.
         """
         own = [attempt for _, attempt in session.attempts]
         header: dict[str, Any] = {}

@@ -47,7 +47,7 @@ def other_share(frontier: Frontier, row: int, ops: Sequence[Operation]) -> list[
     """Return a clause if B's target holds another multiple of a recorded value than A's; else [].
 
     ops: A's operations between the loss and its parents.
-    row: A's row of the loss, a value of one number.
+    row: A's row of the loss, which has to be a single number.
     """
     try:
         difference = _difference(frontier, row, ops)
