@@ -20,7 +20,7 @@ from torch import nn
 from torch.package import PackageExporter
 from torch.utils.hooks import RemovableHandle
 
-from anchorlib.capture.own_hooks import OwnHook, hang, leave_out_of_copies
+from anchorlib.capture.own_hooks import OwnHook, add_hook, leave_out_of_copies
 from tests.recording import recording
 from tests.seeds import examples
 
@@ -261,7 +261,7 @@ def test_a_session_that_begins_while_another_closes_leaves_nothing_behind(first)
     ends = [leave_out_of_copies(), leave_out_of_copies()]
     ends[first]()
     whole = OrderedDict(mine=1)
-    hang(whole, Rests())
+    add_hook(whole, Rests())
     assert list(pickle.loads(pickle.dumps(whole))) == ["mine"]
     ends[1 - first]()
     assert OrderedDict not in copyreg.dispatch_table
