@@ -23,7 +23,7 @@ import numpy as np
 import anchorlib
 from anchorlib.archive import archive_run, shelf_at
 from anchorlib.block import RowBlock, block_of
-from anchorlib.diagnosis import beforehand
+from anchorlib.diagnosis import compare_digests
 from anchorlib.record import Coordinates, Record
 from anchorlib.report import page
 from anchorlib.store import LocalLocation, Writer
@@ -86,7 +86,7 @@ def compared(store: Path) -> Iterator[Figure]:
         return anchorlib.open_run("job", store), anchorlib.open_run("job", store)
 
     arms = {
-        "which ranks differ, and since when": lambda: beforehand(*runs()),
+        "which ranks differ, and since when": lambda: compare_digests(*runs()),
         "the comparison": lambda: anchorlib.compare(*runs()),
     }
     for name, taken in interleaved(arms, rounds=3).items():
