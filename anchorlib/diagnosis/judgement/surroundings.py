@@ -32,15 +32,16 @@ def recorded_before(frontier: Frontier, row: int, role: Role) -> bool:
 
 
 def are_masked(alignment: Alignment, rows: Array) -> Array:
-    """Return for each of A's rows whether both runs hold infinities there that a mask may have put.
+    """Return for each row of A whether it is a value into which a mask may have put infinities.
 
     Neither run holds NaN, and both hold infinities: a program fills masked scores with -inf, at
-    other elements where it masks otherwise. An overflow gives infinities to one run alone. rows:
-    rows of A that have partners.
+    other elements where it masks otherwise. An overflow gives infinities to one run alone, or to
+    gradients. rows: rows of A that have partners.
     """
     a, b = alignment.a.figures, alignment.b.figures
     rows_b = alignment.b_row[np.searchsorted(alignment.a_row, rows)]
     infinite = (a["inf"][rows] > 0) & (b["inf"][rows_b] > 0)
+    infinite &= alignment.a.of_kind("value")[rows]
     masked: Array = infinite & (a["nan"][rows] == 0) & (b["nan"][rows_b] == 0)
     return masked
 
