@@ -14,11 +14,12 @@ import pytest
 from tests.warm import warm_python
 
 # A door holds the functions, some of which bear the name of their file.
-covering, envelope, turns, jumps, severity, made_by_code, surroundings, verdict = (
+covering, envelope, turns, jumps, bounds, made_by_code, surroundings, verdict, decays, steps = (
     import_module(f"anchorlib.diagnosis.judgement.{name}")
     for name in (
         *("noise.covering", "noise.envelope", "noise.turns", "rounding.jumps"),
         *("rounding.bounds", "made_by_code", "surroundings", "verdict"),
+        *("changes.decays", "changes.optimizer_steps"),
     )
 )
 
@@ -97,10 +98,10 @@ def test_the_readmes_commands_are_the_pages(ran):
 @pytest.mark.parametrize(
     ("row", "value"),
     [
-        ("rounding, float32 and float64", f"{severity.TOLERANCE:g} eps"),
-        ("rounding, half precision and less", f"{severity.TOLERANCE_LOW:g} eps"),
-        ("… over long sums and several operations", f"{severity.LONG_SUM:,}"),
-        ("… over long sums and several operations", f"{severity.HIDDEN_OPERATIONS} operations"),
+        ("rounding, float32 and float64", f"{bounds.TOLERANCE:g} eps"),
+        ("rounding, half precision and less", f"{bounds.TOLERANCE_LOW:g} eps"),
+        ("… over long sums and several operations", f"{bounds.LONG_SUM:,}"),
+        ("… over long sums and several operations", f"{bounds.HIDDEN_OPERATIONS} operations"),
         ("the least noise", f"{envelope.FLOOR:g} eps"),
         ("drift inside the noise", f"up to {verdict.COVERED:g} "),
         (
@@ -114,6 +115,10 @@ def test_the_readmes_commands_are_the_pages(ran):
         ("a leap", f"{jumps.TIMES:,g} times the largest error before it"),
         ("a leap", f"nothing of {jumps.LOW:g} eps of a format coarser than float32"),
         ("a step that Adam makes of nothing", f"as small as {turns.NEAR:g} times"),
+        ("written after the optimizer's step", f"{steps.BEYOND:g} eps, and {steps.LARGER:g} times"),
+        ("another weight decay of one parameter", f"to {decays.ROUNDINGS:g} eps of it"),
+        ("another weight decay of one parameter", f"at least {decays.LEAST:g} times that"),
+        ("another weight decay of one parameter", f"within {decays.NEAR:.0%}".replace("%", " %")),
         ("code, not other random numbers", f"a cosine of {made_by_code.SIGMAS:g}/√n"),
     ],
 )

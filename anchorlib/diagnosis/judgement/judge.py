@@ -121,12 +121,11 @@ class Judge:
             origin.
         """
         place = place_at(self.frontier.alignment.a, leap.row)
+        kept = origins
         if in_order:
             own = self.frontier.alignment.a.order[leap.row]
-            origins = [
-                one for one in origins if one.place.step != place.step or self._at(one) < own
-            ]
-        if any(origin.cls in BAD and origin.place.step <= place.step for origin in origins):
+            kept = [one for one in origins if one.place.step != place.step or self._at(one) < own]
+        if any(origin.cls in BAD and origin.place.step <= place.step for origin in kept):
             return origins
         group = OriginGroup(
             leap.row, (leap.row,), 1, (place.rank,), self.frontier.ancestry(leap.row).ops
@@ -135,11 +134,9 @@ class Judge:
         note = note if leap.times else why
         added = replace(self._origin_of(group, "not_rounding", note), leap=leap.times or 1.0)
         before = [
-            origin
-            for origin in origins
-            if origin.place.step <= place.step and origin.place != place
+            origin for origin in kept if origin.place.step <= place.step and origin.place != place
         ]
-        return [*before, added, *(origin for origin in origins if origin.place.step > place.step)]
+        return [*before, added, *(origin for origin in kept if origin.place.step > place.step)]
 
     def _at(self, origin: Origin) -> int:
         """Return where an origin's record is in A's order of execution."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib import dtypes
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.diagnosis.sizes import read
 
@@ -35,10 +36,11 @@ def series(
 def values(table: Table, row: int) -> Array | None:
     """Return the values of a record, flat, in float64 and divided by its loss scale.
 
-    None where the values were not kept, or are not all finite. Raises StoreError where they cannot
-    be read.
+    None where the values were not kept, are complex, or are not all finite. Raises StoreError where
+    they cannot be read.
     """
-    if not table.kept[row]:
+    kind = dtypes.dtype(table.dtypes[table.dtype[row]])
+    if not table.kept[row] or kind.family == "complex":
         return None
     decoded: Array = read(table, row).astype(np.float64).reshape(-1) / float(table.scale[row])
     return decoded if np.isfinite(decoded).all() else None

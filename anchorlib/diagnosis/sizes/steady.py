@@ -47,14 +47,18 @@ def steady_elements_apart(
         return float("nan")
     try:
         (g_a, g_b), (p_a, p_b) = (
-            (read(a, in_a).astype(np.float64), read(b, in_b).astype(np.float64))
-            for in_a, in_b in pairs
+            (_widened(read(a, in_a)), _widened(read(b, in_b))) for in_a, in_b in pairs
         )
     except StoreError:
         return float("nan")
     if not g_a.shape == g_b.shape == p_a.shape == p_b.shape:
         return float("nan")
     return _relative(p_a, p_b, np.abs(g_b - g_a) <= alike * np.maximum(np.abs(g_a), np.abs(g_b)))
+
+
+def _widened(values: Array) -> Array:
+    """Return values in float64, or in complex128 if they are complex."""
+    return values.astype(np.result_type(values.dtype, np.float64))
 
 
 def _relative(a: Array, b: Array, of: Array) -> float:

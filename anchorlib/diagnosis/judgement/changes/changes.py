@@ -43,6 +43,7 @@ from anchorlib.diagnosis.judgement.changes.decays import decays_otherwise
 from anchorlib.diagnosis.judgement.changes.detaching import detached
 from anchorlib.diagnosis.judgement.changes.given import given_elsewhere
 from anchorlib.diagnosis.judgement.changes.indices import (
+    LOSS,
     exchanged,
     other_targets,
     reads_another_index,
@@ -352,7 +353,8 @@ class Changes:
         if not self._far(measure):
             return []
         clauses = [*moved(self.frontier, row)]
-        if not any(SQUARED.search(op.name) for op in self.calls.operations(row)[0]):
+        losses = [op.name for op in self.calls.operations(row)[0] if LOSS.search(op.name)]
+        if not losses or not all(map(SQUARED.search, losses)):
             clauses += targets(self.frontier, row)
         read_otherwise = rows_read(self.frontier, row) if self.calls.kind(row) == "value" else []
         clauses += [*read_otherwise, *squared_targets(self.frontier, row)]

@@ -61,7 +61,7 @@ def decays_otherwise(frontier: Frontier, row: int) -> list[str]:
                     name = escape(str(headers[0].get(optimizer, optimizer)))
                     return [f"{name} weight_decay {one:g} | {two:g} for this parameter"]
     run = "B" if share < 0 else "A"
-    return [f"{run} takes {figure(abs(share))} times the parameter more off: weight_decay"]
+    return [f"{run} takes {figure(abs(share))} times the parameter more off: weight_decay?"]
 
 
 def _share(before: Array, own: Array, other: Array) -> float | None:

@@ -21,6 +21,7 @@ from anchorlib.diagnosis.pairing import Table
 from anchorlib.names import escape
 
 __all__ = [
+    "LOSS",
     "exchanged",
     "other_targets",
     "reads_another_index",

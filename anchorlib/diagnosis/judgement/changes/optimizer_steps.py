@@ -232,26 +232,34 @@ def written_outside(frontier: Frontier, row: int) -> str:
     differs already.
     row: a value of a parameter in A. "" too where a run lost records or left out steps.
     """
+    a = frontier.alignment.a
+    last, kept = _last(a, row), _kept_updates(frontier, row)
+    if last is None or kept is None or all(kept):
+        return ""
+    step = f"after the optimizer's step {int(a.step[last])}, outside of that step"
+    if any(kept):
+        return f"{'AB'[kept.index(False)]} alone writes it {step}"
+    return f"both write it {step}, B otherwise" if frontier.status[last] == EQUAL else ""
+
+
+def _kept_updates(frontier: Frontier, row: int) -> tuple[bool, bool] | None:
+    """Return for A and for B whether a parameter still has the bits of its optimizer's last update.
+
+    None where the last record before is no update of the step before, or is not the same in both
+    runs, and where a run lost records. row: a value of a parameter in A.
+    """
     alignment, a = frontier.alignment, frontier.alignment.a
     if frontier.role[row] != Role.PARAMETER or a.gaps or alignment.b.gaps:
-        return ""
+        return None
     row_b = _partner(alignment, row)
-    last = [_last(a, row), _last(alignment.b, row_b)]
-    if last[0] is None or last[1] is None:
-        return ""
-    if _partner(alignment, last[0]) != last[1] or a.tensors[a.tensor[last[0]]].kind != "updated":
-        return ""
-    if a.step[row] - a.step[last[0]] > 1:
-        return ""  # updates may be without a record since then
-    kept = [
-        bool((table.digest[before] == table.digest[at]).all())
-        for table, before, at in ((a, last[0], row), (alignment.b, last[1], row_b))
-    ]
-    step = f"after the optimizer's step {int(a.step[last[0]])}, outside of that step"
-    if kept[0] == kept[1]:
-        equal = frontier.status[last[0]] == EQUAL
-        return f"both write it {step}, B otherwise" if equal and not kept[0] else ""
-    return f"{'AB'[kept.index(False)]} alone writes it {step}"
+    last, last_b = _last(a, row), _last(alignment.b, row_b)
+    if last is None or last_b is None or _partner(alignment, last) != last_b:
+        return None
+    # Between the two, updates may be without a record.
+    if a.tensors[a.tensor[last]].kind != "updated" or a.step[row] - a.step[last] > 1:
+        return None
+    equal_a = bool((a.digest[last] == a.digest[row]).all())
+    return equal_a, bool((alignment.b.digest[last_b] == alignment.b.digest[row_b]).all())
 
 
 def written_by_one_run(frontier: Frontier, measures: Measures) -> int | None:
@@ -270,13 +278,13 @@ def written_by_one_run(frontier: Frontier, measures: Measures) -> int | None:
     value = (frontier.role[rows] == Role.PARAMETER) & (a.step[rows] == step)
     value &= frontier.explained[rows] & (errors > BEYOND)
     which = np.flatnonzero(value)
-    error_of = dict(zip(rows.tolist(), errors.tolist(), strict=True))
     for at in which[np.argsort(a.order[rows[which]], kind="stable")][:WRITTEN].tolist():
         row = int(rows[at])
-        last = _last(a, row)
-        if last is None or not 0 < errors[at] / max(error_of.get(last, 0.0), 1.0) > LARGER:
+        kept = _kept_updates(frontier, row)
+        if kept is None or kept[0] == kept[1]:
             continue
-        if "alone writes it" in written_outside(frontier, row):
+        before = np.flatnonzero(rows == _last(a, row))  # nothing where the update is equal
+        if errors[at] > LARGER * max([1.0, *errors[before].tolist()]):
             return row
     return None
 

@@ -161,6 +161,8 @@ def _breaks_a_formula(mine: Array, other: Array, near: float) -> bool:
     mine, other: the elements in A and in B. near: the relative error up to which two numbers are
     equal.
     """
+    if np.iscomplexobj(mine):  # their real and imaginary parts, side by side
+        mine, other = (np.ascontiguousarray(one).view(one.real.dtype) for one in (mine, other))
     mine, other = mine.astype(np.float64), other.astype(np.float64)
     sizes = np.maximum(np.abs(mine), np.abs(other))
     with np.errstate(all="ignore"):  # division by zero, and infinities

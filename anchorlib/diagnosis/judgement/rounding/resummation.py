@@ -147,7 +147,8 @@ class Resummations:
         return self._kind(row) == "grad" and self._frontier.role[row] == Role.OPTIMIZER
 
     def _readable(self, table: Table, row: int) -> bool:
-        return bool(table.kept[row]) and int(table.figures["numel"][row]) <= MOST_ELEMENTS
+        real = dtypes.dtype(table.dtypes[table.dtype[row]]).family != "complex"
+        return bool(table.kept[row] and real and table.figures["numel"][row] <= MOST_ELEMENTS)
 
     def _tasks(self, row: int, values: dict[int, Array]) -> Iterator[Task]:
         """Yield the sums that may make the record of a row: those with its shape.

@@ -112,6 +112,8 @@ def _phase_dealt_otherwise(
     but at least one pass holds other samples in B than in A.
     rows_a, rows_b, equal: for each pair its rows, and whether these are equal.
     """
+    if not a.pass_index.any():
+        return None  # one pass a step holds all samples
     parameters = parameters_of(a)
     values = a.where(lambda one: one.kind == "value" and one.name not in parameters)[rows_a]
     values &= a.figures["min"][rows_a] < a.figures["max"][rows_a]

@@ -68,3 +68,40 @@ def test_another_rate_is_not_taken_for_a_decay(once):
     found = anchorlib.compare(*map(once, runs))
     assert found.verdict == "unexpected", found
     assert "weight_decay" not in found.sentence
+
+
+class Shrinking(torch.optim.SGD):
+    """SGD that takes a share of each parameter off in its step, of which no setting tells."""
+
+    share = 0.0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for one in group["params"]:
+                one.mul_(1 - self.share)
+        return super().step(closure)
+
+
+def shrunk(store, name: str, share: float, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(12, 12, dtype=dtype))
+    model = nn.ParameterDict({"weight": weight})
+    optimizer = Shrinking([weight], lr=0.01)
+    optimizer.share = share
+    with anchorlib.start(name, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for _ in range(2):
+            optimizer.zero_grad()
+            anchorlib.anchor((weight @ weight).abs().mean(), "loss").backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_a_share_that_no_setting_tells_is_told_of_real_parameters(tmp_path, dtype):
+    shrunk(tmp_path, "a", 0.0, dtype)
+    shrunk(tmp_path, "b", 0.001, dtype)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "unexpected", found
+    told = "B takes 0.001 times the parameter more off: weight_decay?" in found.sentence
+    assert told == (dtype is torch.float32)
