@@ -2,6 +2,7 @@
 
 from anchorlib.capture.tensors.autograd_nodes import node_name
 from anchorlib.capture.tensors.cuda import CudaCopier
+from anchorlib.capture.tensors.device_digests import changed, device_digest
 from anchorlib.capture.tensors.inner_tensors import (
     known_sizes,
     placements,
@@ -32,6 +33,8 @@ __all__ = [
     "Snapshot",
     "Storages",
     "TorchArithmetic",
+    "changed",
+    "device_digest",
     "dtype_name",
     "is_for_many",
     "is_plain",
