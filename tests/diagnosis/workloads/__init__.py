@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from tests.diagnosis.workloads import (
     actor,
+    adversary,
     aligner,
+    automaton,
     capsules,
     captioner,
     chemist,
@@ -165,4 +167,6 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "equilibrium": (equilibrium.Equilibrium(), equilibrium.CASES),
     "colorer": (colorer.Colorer(), colorer.CASES),
     "solver": (solver.Solver(), solver.CASES),
+    "adversary": (adversary.Adversary(), adversary.CASES),
+    "automaton": (automaton.Growing(), automaton.CASES),
 }
