@@ -22,6 +22,7 @@ from tests.diagnosis.workloads import (
     equilibrium,
     experts,
     federator,
+    filterer,
     flow,
     forecast,
     frozen,
@@ -35,6 +36,7 @@ from tests.diagnosis.workloads import (
     integrator,
     juggler,
     kriging,
+    labeler,
     localizer,
     masker,
     matcher,
@@ -165,4 +167,6 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "equilibrium": (equilibrium.Equilibrium(), equilibrium.CASES),
     "colorer": (colorer.Colorer(), colorer.CASES),
     "solver": (solver.Solver(), solver.CASES),
+    "labeler": (labeler.Labeler(), labeler.CASES),
+    "filterer": (filterer.Filterer(), filterer.CASES),
 }
