@@ -24,6 +24,7 @@ from tests.diagnosis.workloads import (
     equilibrium,
     experts,
     federator,
+    filterer,
     flow,
     forecast,
     frozen,
@@ -37,6 +38,7 @@ from tests.diagnosis.workloads import (
     integrator,
     juggler,
     kriging,
+    labeler,
     localizer,
     masker,
     matcher,
@@ -169,4 +171,6 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "solver": (solver.Solver(), solver.CASES),
     "adversary": (adversary.Adversary(), adversary.CASES),
     "automaton": (automaton.Growing(), automaton.CASES),
+    "labeler": (labeler.Labeler(), labeler.CASES),
+    "filterer": (filterer.Filterer(), filterer.CASES),
 }
