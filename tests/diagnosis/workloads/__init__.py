@@ -55,6 +55,7 @@ from tests.diagnosis.workloads import (
     reasoner,
     recommender,
     recurrent,
+    rememberer,
     resnet,
     retriever,
     router,
@@ -81,6 +82,7 @@ from tests.diagnosis.workloads import (
     valuer,
     verifier,
     vit,
+    warper,
 )
 from tests.diagnosis.workloads.base import Case, Workload
 
@@ -165,4 +167,6 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "equilibrium": (equilibrium.Equilibrium(), equilibrium.CASES),
     "colorer": (colorer.Colorer(), colorer.CASES),
     "solver": (solver.Solver(), solver.CASES),
+    "warper": (warper.Warper(), warper.CASES),
+    "rememberer": (rememberer.Rememberer(), rememberer.CASES),
 }
