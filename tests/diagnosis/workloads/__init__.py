@@ -59,6 +59,7 @@ from tests.diagnosis.workloads import (
     reasoner,
     recommender,
     recurrent,
+    rememberer,
     resnet,
     retriever,
     router,
@@ -85,6 +86,7 @@ from tests.diagnosis.workloads import (
     valuer,
     verifier,
     vit,
+    warper,
 )
 from tests.diagnosis.workloads.base import Case, Workload
 
@@ -173,4 +175,6 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "automaton": (automaton.Growing(), automaton.CASES),
     "labeler": (labeler.Labeler(), labeler.CASES),
     "filterer": (filterer.Filterer(), filterer.CASES),
+    "warper": (warper.Warper(), warper.CASES),
+    "rememberer": (rememberer.Rememberer(), rememberer.CASES),
 }
