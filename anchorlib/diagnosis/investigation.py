@@ -158,9 +158,8 @@ def compare_tables(
     damaged = [line for merging in alignment.merged for line in merging.damaged]
     damaged += [damage.line for damage in every.damaged] + list(around.damaged if around else ())
     first, ends = _first(judged), only_dead_ends(judged, measures)
-    noise_drift, leaving = _judged(
-        judged, measures, scored, around, noise, judge.classes.overflows.first
-    )
+    before_skip = _before(judged, measures, scored, judge.classes.overflows.first)
+    noise_drift, leaving = _judged(judged, measures, before_skip, around, noise, origins)
     depends = parts.unknown(None if first is None else first.place, origins)
     harmless = ends or (first is None and not depends)
     answer = verdict(_counts(alignment), origins, noise_drift, harmless=harmless)
@@ -237,13 +236,27 @@ def _set_aside(
     return recut.without(judged), recut
 
 
+def _before(
+    judged: Alignment, measures: Measures, scored: Array | None, parted: int | None
+) -> Array | None:
+    """Return `scored` with nan from the step `parted` on, as these steps are not judged.
+
+    parted: the first step that a GradScaler rightly skipped in one run alone; None without one.
+        From then on the runs have different parameters, which noise runs do not imitate.
+    """
+    if scored is None or parted is None:
+        return scored
+    steps = judged.a.step[judged.a_row[measures.pair]]
+    return np.where(steps < parted, scored, np.nan)
+
+
 def _judged(
     judged: Alignment,
     measures: Measures,
     scored: Array | None,
     around: Envelope | None,
     noise: Sequence[Table],
-    parted: int | None,
+    origins: Sequence[Origin],
 ) -> tuple[Drift | None, Leaving | None]:
     """Return how far the runs drift apart, and the first record that differs by more than noise.
 
@@ -253,17 +266,12 @@ def _judged(
     it (`too_fine`): then `covered` is None, as undecided, and so is the record.
     scored: the error of each entry of `measures`, as a multiple of the noise runs' error.
     around: how far the noise runs are from A.
-    parted: the first step that a GradScaler rightly skipped in one run alone; None without one.
-        From then on the runs have different parameters, which noise runs do not imitate, so that
-        these steps are not judged.
+    origins: the records where the runs part.
     """
     if scored is None or around is None or not len(measures):
         return None, None
-    if parted is not None:
-        steps = judged.a.step[judged.a_row[measures.pair]]
-        scored = np.where(steps < parted, scored, np.nan)
     leaving = leaves_noise(judged, measures, scored)
-    noise_drift = drift(judged, measures, scored, around)
+    noise_drift = drift(judged, measures, scored, around, origins)
     covered = noise_drift.covered if leaving is None else False
     if covered is False and too_fine(judged, noise):
         return noise_drift._replace(covered=None), None

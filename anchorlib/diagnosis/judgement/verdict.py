@@ -15,6 +15,7 @@ import numpy as np
 from anchorlib.diagnosis.judgement.noise import ELEMENTS, FLOOR, Envelope, kinds_of, medians
 from anchorlib.diagnosis.judgement.origin_classifier import BAD
 from anchorlib.diagnosis.judgement.origins import Origin
+from anchorlib.diagnosis.judgement.rounding import RECURRENT, TOLERANCE
 from anchorlib.diagnosis.pairing import Alignment, Counts
 from anchorlib.diagnosis.sizes import Measures
 
@@ -63,7 +64,13 @@ class Drift(NamedTuple):
     kind: str
 
 
-def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelope) -> Drift:
+def drift(
+    alignment: Alignment,
+    measures: Measures,
+    scores: Array,
+    noise: Envelope,
+    origins: Sequence[Origin] = (),
+) -> Drift:
     """Return whether the noise runs cover the drift: whether they are about as far from A as B is.
 
     Tensors with many elements decide, in the steps before the noise runs' horizon. (From the
@@ -72,7 +79,11 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
     noise: how far the noise runs are from A.
     scores: for each measured pair its error over that of the noise runs, as the function `turns`
         returns it; nan where a pair is not judged alone.
+    origins: the records where the runs part. Kernels of recurrent layers approximate their gates:
+        where such a kernel is off by more than TOLERANCE eps, what follows from it may be as many
+        times further off than noise, whose parameters are perturbed by one eps.
     """
+    times = _of_kernels(origins)
     rows = alignment.a_row[measures.pair]
     kinds, kind = kinds_of(alignment, rows)
     step = alignment.a.step[rows]
@@ -88,14 +99,24 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
     low = (measures["eps"] > EPS32) & (step < step.min() + FIRST_STEPS)
     error = measures["error_eps"] * measures["eps"]
     drifts = [
-        _of_kind(name, scores[at], error[at], step[at], low[at], int(step.min()))
+        _of_kind(name, scores[at] / times, error[at], step[at], low[at], int(step.min()))
         for code, name in enumerate(kinds)
         if len(at := np.flatnonzero(large & (kind == code)))
     ]
     covered = all(drift_of_kind.covered for drift_of_kind in drifts)
     # A kind that is not covered is reported before a covered kind with a larger score.
     worst = max(drifts, key=lambda drift_of_kind: (not drift_of_kind.covered, drift_of_kind.worst))
-    return worst._replace(covered=covered)
+    return worst._replace(covered=covered, worst=worst.worst * times)
+
+
+def _of_kernels(origins: Sequence[Origin]) -> float:
+    """Return how many times TOLERANCE the largest rounding of a recurrent kernel is; at least 1."""
+    errors = [
+        origin.measure.error_eps / TOLERANCE
+        for origin in origins
+        if origin.cls == "rounding" and any(map(RECURRENT.match, (*origin.ops_a, *origin.ops_b)))
+    ]
+    return max([1.0, *(error for error in errors if np.isfinite(error))])
 
 
 def _of_kind(kind: str, scores: Array, error: Array, step: Array, low: Array, first: int) -> Drift:

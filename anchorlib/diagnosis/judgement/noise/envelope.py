@@ -21,6 +21,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import Role, frontier
+from anchorlib.diagnosis.judgement.rounding import errors_of_averages
 from anchorlib.diagnosis.pairing import Alignment, Table, align
 from anchorlib.diagnosis.sizes import Measures, measure
 from anchorlib.progress import Progress
@@ -123,6 +124,7 @@ def envelope(
         random |= _random(align(runs[0], runs[1]).settled())
     horizon = _horizon(a.step[rows], relative, measures["numel"])
     floor = FLOOR * measures["eps"] * factors_of_updates(a, rows)
+    floor = np.maximum(floor, errors_of_averages(alignment, rows))
     return Envelope(
         relative=relative,
         nonfinite=nonfinite,

@@ -20,12 +20,14 @@ from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.rounding.conditioning import conditioning
 from anchorlib.diagnosis.judgement.rounding.formats import (
+    MOVE,
     VIEW,
     computed_in,
     header_of,
     kind_of,
     of_casts,
     of_hardware,
+    of_low_gradients,
     of_numbers,
     of_parents,
     of_unlike_parents,
@@ -33,12 +35,14 @@ from anchorlib.diagnosis.judgement.rounding.formats import (
     widened,
 )
 from anchorlib.diagnosis.judgement.rounding.logarithms import size_of_logarithms
+from anchorlib.diagnosis.judgement.rounding.moving_averages import errors_of_averages
 from anchorlib.diagnosis.judgement.rounding.passes import format_of_passes, size_of_terms
 from anchorlib.diagnosis.judgement.rounding.probabilities import of_probabilities
 from anchorlib.diagnosis.pairing import Table, compiled, opaque, with_operations
 from anchorlib.diagnosis.sizes import Measure, autocast_eps, multiplies
 
 __all__ = [
+    "RECURRENT",
     "TOLERANCE",
     "RoundingBound",
     "rounding_bound",
@@ -60,6 +64,11 @@ which some kernels add up in low precision; or the root of the number of terms w
 LONG_SUM = 1 << 17
 """The number of terms up to which the tolerance was measured; for longer sums, the tolerance grows
 with the root of their number."""
+STEP_OPERATIONS = 10
+"""How many operations one step of a recurrent layer is taken for: products, sums and gates. An LSTM
+of two layers over 8 steps was 32 eps from itself between a CPU and an H100, whose kernels
+approximate the gates."""
+RECURRENT = re.compile(r"\w*Rnn\w*Backward")
 HIDDEN_OPERATIONS = 16
 """How many operations one node of compiled code is taken for, or one module whose operations no
 statement names."""
@@ -68,7 +77,6 @@ CANCELLED = 64
 terms cancel."""
 
 EPS32 = 2.0**-23
-MOVE = re.compile(r"(T|Expand|Clone|Flatten|Contiguous)Backward")
 ATTENTION = re.compile(r"attention", re.IGNORECASE)
 UPDATES = ("updated", "delta")
 
@@ -126,6 +134,7 @@ def rounding_bound(
             format_of_passes(((a, row), (b, row_b))),
             of_casts(frontier, row, ops_b),
             of_number := of_numbers(frontier, row, row_b, ops_b),
+            of_low_gradients(frontier, row) if _is_sum(a, row) else 0.0,
             min(autocast_eps(header_of(*side), ops_b) for side in ((a, row), (b, row_b))),
         ),
     )
@@ -133,7 +142,8 @@ def rounding_bound(
     once = _rounds_once(frontier, row, ops, ops_b)
     scale, note = _scale(frontier, row, row_b, norm, min(own, EPS32) if once else own)
     low = _low_sum(frontier, row, measure, eps) if _is_sum(a, row) else TOLERANCE_LOW
-    limit = (TOLERANCE if eps <= EPS32 else low) * _growth(frontier, row, ops)
+    limit = (TOLERANCE if eps <= EPS32 else low) * _growth(frontier, row, ops, ops_b)
+    limit += float(errors_of_averages(frontier.alignment, np.array([row]))[0]) / eps
     if measure.cosine_distance > eps**2:  # a factor on the whole record is no rounding of a norm
         limit *= conditioning(frontier, row)
     if of_number > own:  # the operations before the cast computed wider
@@ -317,15 +327,30 @@ def _norm(table: Table, rows: Iterable[int]) -> float:
     return max((float(table.figures["l2"][row]) for row in rows), default=0.0)
 
 
-def _growth(frontier: Frontier, row: int, ops: tuple[str, ...]) -> float:
+def _growth(frontier: Frontier, row: int, ops: Sequence[str], ops_b: Sequence[str]) -> float:
     """Return by how much several operations and long sums enlarge the tolerance; at least 1.
 
-    The tolerance is that of a single operation; n operations enlarge it √n times.
-    ops: the operations that made the row.
+    The tolerance is that of a single operation; n operations enlarge it √n times. A kernel for a
+    whole recurrent layer computes STEP_OPERATIONS of them in each of its steps.
+    ops: the operations that made the row in A. ops_b: in B, where they are known.
     """
-    hidden = compiled(ops) or opaque(ops)
+    hidden = compiled(tuple(ops)) or opaque(tuple(ops))
     count = max(len(ops), HIDDEN_OPERATIONS) if hidden else max(len(ops), 1)
+    layers = max(sum(bool(RECURRENT.match(op)) for op in each) for each in (ops, ops_b))
+    if layers:
+        count += STEP_OPERATIONS * layers * _steps_of_a_sequence(frontier, row)
     return math.sqrt(count) * math.sqrt(max(_terms(frontier, row) / LONG_SUM, 1.0))
+
+
+def _steps_of_a_sequence(frontier: Frontier, row: int) -> int:
+    """Return how many steps a recurrent layer makes: the shorter of the axes batch and time.
+
+    Which of the two first axes is which depends on a layer's settings. 1 where neither the row nor
+    a parent has three axes.
+    """
+    a = frontier.alignment.a
+    shapes = [a.shapes[a.shape[one]] for one in (row, *frontier.parents(row))]
+    return max((min(shape[:2]) for shape in shapes if len(shape) == 3), default=1)
 
 
 def _terms(frontier: Frontier, row: int) -> float:

@@ -21,6 +21,7 @@ from anchorlib.errors import StoreError
 
 __all__ = [
     "LEARNT",
+    "MOVE",
     "VIEW",
     "bits_in_use",
     "computed_in",
@@ -28,6 +29,7 @@ __all__ = [
     "kind_of",
     "of_casts",
     "of_hardware",
+    "of_low_gradients",
     "of_numbers",
     "of_parents",
     "of_unlike_parents",
@@ -40,6 +42,7 @@ EPS32 = 2.0**-23
 SAMPLE = 1 << 18  # bytes that are read to find the precision in which a float32 tensor was computed
 FEW = 16  # non-zero elements: fewer elements may all be round numbers by chance
 VIEW = re.compile(r"view|reshape|transpose|permute|squeeze|select|slice|alias", re.IGNORECASE)
+MOVE = re.compile(r"(T|Expand|Clone|Flatten|Contiguous)Backward")
 LEARNT = ("pass_grad", "updated", "delta")
 """Kinds that only parameters have; their element type is that in which the parameter is stored."""
 DEVICE, DEVICES = "torch.device", "tensors.device"
@@ -118,7 +121,7 @@ def of_parents(frontier: Frontier, row: int) -> float:
     # Operations stand in the order of backward: the cast of a parent is the last of a value's
     # operations, and the first of a gradient's.
     beside = -1 if a.tensors[a.tensor[row]].kind == "value" else 0
-    links = [link.ops for link in frontier.ancestry(row).parents if not link.saved]
+    links = [_computing(link.ops) for link in frontier.ancestry(row).parents if not link.saved]
     between = [op for ops in links for op in (ops[:-1] if beside else ops[1:])]
     if not any(op.startswith(CAST) for op in between):
         return _of_uses(frontier, row)
@@ -160,10 +163,16 @@ def of_casts(frontier: Frontier, row: int, ops_b: Sequence[str]) -> float:
     parents = frontier.parents(row)
     if kind_of(frontier, row) != "value" or len(parents) != 1:
         return 0.0
-    casts = [place for place, op in enumerate(ops_b) if op.startswith(CAST)]
-    if not casts or all(op.startswith(CAST) for op in ops_b[casts[0] :]):
+    computing = _computing(ops_b)
+    casts = [place for place, op in enumerate(computing) if op.startswith(CAST)]
+    if not casts or all(op.startswith(CAST) for op in computing[casts[0] :]):
         return 0.0
     return type_eps(frontier.alignment.a, parents[0])
+
+
+def _computing(ops: Sequence[str]) -> list[str]:
+    """Return the operations that do more than move bits: a view before a cast rounds nothing."""
+    return [op for op in ops if not (VIEW.search(op) or MOVE.match(op))]
 
 
 def of_numbers(frontier: Frontier, row: int, row_b: int, ops_b: Sequence[str]) -> float:
@@ -185,6 +194,20 @@ def of_numbers(frontier: Frontier, row: int, row_b: int, ops_b: Sequence[str]) -
     given = min((type_eps(a, parent) for parent in parents), default=0.0)
     sides = ((header_of(a, row), frontier.ancestry(row).ops), (header_of(b, row_b), ops_b))
     return max(given, min(_behind_a_cast(header, ops) for header, ops in sides))
+
+
+def of_low_gradients(frontier: Frontier, row: int) -> float:
+    """Return the finest eps of the recorded gradients from which a row is computed; else 0.
+
+    A norm under autocast takes gradients in bfloat16, and adds them up to the float32 gradients of
+    its weight and bias. Its kernels round the terms of these sums to bfloat16 or not: those of an
+    H100 for two memory layouts were 0.4 eps of bfloat16 apart. 0 where any of these gradients is
+    not coarser than float32, or none is recorded.
+    """
+    a = frontier.alignment.a
+    parents = [one for one in frontier.parents(row) if kind_of(frontier, one) == "grad"]
+    finest = min((type_eps(a, one) for one in parents), default=0.0)
+    return finest if finest > EPS32 else 0.0
 
 
 def _behind_a_cast(header: Mapping[str, Any], ops: Sequence[str]) -> float:

@@ -16,17 +16,23 @@ import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Role
 from anchorlib.diagnosis.judgement.rounding.bounds import TOLERANCE
+from anchorlib.diagnosis.judgement.rounding.formats import type_eps
 from anchorlib.diagnosis.judgement.series import series, values
 from anchorlib.diagnosis.sizes import Measures
 from anchorlib.errors import StoreError
 
 __all__ = ["hidden_by_a_norm"]
 
+EPS32 = 2.0**-23
 MEAN, VARIANCE = "running_mean", "running_var"
 TIMES = 10.0
 """How many times as large as every error up to the norm's result its moments' error must be."""
-LEAST = TOLERANCE * 2.0**-23
+LEAST = TOLERANCE * EPS32
 """The least error that counts as the largest error before: the rounding of float32."""
+LEAST_LOW = 0.5
+"""The same in eps of the format of the norm's result where that is coarser: one rounding of its
+input, which one run alone may record. A compiled net under autocast on an H100 had moments 0.08 eps
+of bfloat16 from the other's."""
 
 
 def hidden_by_a_norm(frontier: Frontier, measures: Measures) -> int | None:
@@ -53,10 +59,24 @@ def hidden_by_a_norm(frontier: Frontier, measures: Measures) -> int | None:
         before = (rank == rank[place]) & (a.step[rows] == first) & (a.order[rows] <= made)
         if np.isnan(apart[before]).any():
             continue  # a record of another shape, as of another batch: the norm may hide nothing
-        largest = max([LEAST, *apart[before].tolist()])
+        least = max(LEAST, LEAST_LOW * _coarse(frontier, row))
+        largest = max([least, *apart[before].tolist()])
         if _error(frontier, row, float(apart[place])) > TIMES * largest:
             return row
     return None
+
+
+def _coarse(frontier: Frontier, row: int) -> float:
+    """Return the eps of the last result of a norm before a moment's record if coarse, else 0.0.
+
+    row: A's row of the moment. A format is coarse if it is coarser than float32.
+    """
+    a = frontier.alignment.a
+    module = a.tensors[a.tensor[row]].name.rpartition(".")[0]
+    made = series(a, row, "value", module)
+    made = made[a.order[made] < a.order[row]]
+    eps = type_eps(a, int(made[-1])) if len(made) else 0.0
+    return eps if eps > EPS32 else 0.0
 
 
 def _made(frontier: Frontier, row: int, first: int) -> int | None:
