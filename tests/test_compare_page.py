@@ -14,12 +14,26 @@ import pytest
 from tests.warm import warm_python
 
 # A door holds the functions, some of which bear the name of their file.
-covering, envelope, turns, jumps, bounds, made_by_code, surroundings, verdict, decays, steps = (
+(
+    covering,
+    envelope,
+    turns,
+    jumps,
+    bounds,
+    made_by_code,
+    surroundings,
+    verdict,
+    decays,
+    steps,
+    averages,
+    moments,
+) = (
     import_module(f"anchorlib.diagnosis.judgement.{name}")
     for name in (
         *("noise.covering", "noise.envelope", "noise.turns", "rounding.jumps"),
         *("rounding.bounds", "made_by_code", "surroundings", "verdict"),
         *("changes.decays", "changes.optimizer_steps"),
+        *("rounding.moving_averages", "rounding.moments"),
     )
 )
 
@@ -100,6 +114,12 @@ def test_the_readmes_commands_are_the_pages(ran):
     [
         ("rounding, float32 and float64", f"{bounds.TOLERANCE:g} eps"),
         ("rounding, half precision and less", f"{bounds.TOLERANCE_LOW:g} eps"),
+        ("… a kernel of a recurrent layer", f"{bounds.STEP_OPERATIONS} operations"),
+        (
+            "… Adam's averages where one run alone has a fused optimizer",
+            f"{averages.MARGIN:g} times",
+        ),
+        ("moments that a norm hides", "or half an eps" if moments.LEAST_LOW == 0.5 else "?"),
         ("… over long sums and several operations", f"{bounds.LONG_SUM:,}"),
         ("… over long sums and several operations", f"{bounds.HIDDEN_OPERATIONS} operations"),
         ("the least noise", f"{envelope.FLOOR:g} eps"),

@@ -33,6 +33,7 @@ from anchorlib.diagnosis.judgement import (
     only_dead_ends,
     partials,
     preceding,
+    times_of_kernels,
     turns,
     verdict,
 )
@@ -270,11 +271,15 @@ def _judged(
     """
     if scored is None or around is None or not len(measures):
         return None, None
-    leaving = leaves_noise(judged, measures, scored)
-    noise_drift = drift(judged, measures, scored, around, origins)
+    times = times_of_kernels(origins)
+    leaving = leaves_noise(judged, measures, scored / times)
+    noise_drift = drift(judged, measures, scored / times, around)
+    noise_drift = noise_drift._replace(worst=noise_drift.worst * times)
     covered = noise_drift.covered if leaving is None else False
     if covered is False and too_fine(judged, noise):
         return noise_drift._replace(covered=None), None
+    if leaving is not None:
+        leaving = replace(leaving, score=leaving.score * times)
     return noise_drift._replace(covered=covered), leaving
 
 

@@ -19,7 +19,7 @@ from anchorlib.diagnosis.judgement.rounding import RECURRENT, TOLERANCE
 from anchorlib.diagnosis.pairing import Alignment, Counts
 from anchorlib.diagnosis.sizes import Measures
 
-__all__ = ["Drift", "drift", "verdict"]
+__all__ = ["Drift", "drift", "times_of_kernels", "verdict"]
 
 Array = np.ndarray[Any, Any]
 COVERED = 4.0
@@ -69,7 +69,6 @@ def drift(
     measures: Measures,
     scores: Array,
     noise: Envelope,
-    origins: Sequence[Origin] = (),
 ) -> Drift:
     """Return whether the noise runs cover the drift: whether they are about as far from A as B is.
 
@@ -79,11 +78,7 @@ def drift(
     noise: how far the noise runs are from A.
     scores: for each measured pair its error over that of the noise runs, as the function `turns`
         returns it; nan where a pair is not judged alone.
-    origins: the records where the runs part. Kernels of recurrent layers approximate their gates:
-        where such a kernel is off by more than TOLERANCE eps, what follows from it may be as many
-        times further off than noise, whose parameters are perturbed by one eps.
     """
-    times = _of_kernels(origins)
     rows = alignment.a_row[measures.pair]
     kinds, kind = kinds_of(alignment, rows)
     step = alignment.a.step[rows]
@@ -99,18 +94,24 @@ def drift(
     low = (measures["eps"] > EPS32) & (step < step.min() + FIRST_STEPS)
     error = measures["error_eps"] * measures["eps"]
     drifts = [
-        _of_kind(name, scores[at] / times, error[at], step[at], low[at], int(step.min()))
+        _of_kind(name, scores[at], error[at], step[at], low[at], int(step.min()))
         for code, name in enumerate(kinds)
         if len(at := np.flatnonzero(large & (kind == code)))
     ]
     covered = all(drift_of_kind.covered for drift_of_kind in drifts)
     # A kind that is not covered is reported before a covered kind with a larger score.
     worst = max(drifts, key=lambda drift_of_kind: (not drift_of_kind.covered, drift_of_kind.worst))
-    return worst._replace(covered=covered, worst=worst.worst * times)
+    return worst._replace(covered=covered)
 
 
-def _of_kernels(origins: Sequence[Origin]) -> float:
-    """Return how many times TOLERANCE the largest rounding of a recurrent kernel is; at least 1."""
+def times_of_kernels(origins: Sequence[Origin]) -> float:
+    """Return how many times as far as noise a recurrent layer's kernel may move the runs apart.
+
+    Kernels of recurrent layers approximate their gates. Where such a kernel is off by more than
+    TOLERANCE eps, what follows from it may be as many times further off than what follows from
+    noise, by which parameters are off by one eps. At least 1.0.
+    origins: the records where the runs part.
+    """
     errors = [
         origin.measure.error_eps / TOLERANCE
         for origin in origins

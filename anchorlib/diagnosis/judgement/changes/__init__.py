@@ -10,6 +10,7 @@ operations    operations between a record and its parents
 absences      records that one run alone has
 indices       indices and targets among the arguments of operations, by name
 autocasting   autocast that one run alone is under, or with another type than the other
+precisions    TF32 and the like: by which hardware rounds the operands of products
 moves         how far a tensor was moved, compared with the other run
 figures       a formula by which an operand's mean, spread and first element follow from A's
 rows_read     the rows of a table that were read, known by their bits

@@ -72,6 +72,7 @@ from anchorlib.diagnosis.judgement.changes.optimizer_steps import (
     stepped_more,
     written_outside,
 )
+from anchorlib.diagnosis.judgement.changes.precisions import precision_otherwise
 from anchorlib.diagnosis.judgement.changes.reduction import reduced_otherwise
 from anchorlib.diagnosis.judgement.changes.relations import relation
 from anchorlib.diagnosis.judgement.changes.rows_read import rows_read
@@ -125,6 +126,7 @@ class Changes:
         # A module and its operation state the same argument: "GELU approximate", "GeluBackward0 …".
         stated = arguments(without_targets(a), without_targets(b))
         told_otherwise = [clause for clause in stated if about(clause) not in map(about, module)]
+        cast = [*cast, *precision_otherwise(self.frontier, row)]
         clauses = [*cast, *module, *self._said_by_names(row, a, b, told_otherwise)]
         clauses += filter(None, [written_outside(self.frontier, row)])
         clauses += called_otherwise(self.frontier, row, self.calls.names)
