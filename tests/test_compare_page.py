@@ -34,6 +34,7 @@ from tests.warm import warm_python
         *("rounding.bounds", "made_by_code", "surroundings", "verdict"),
         *("changes.decays", "changes.optimizer_steps"),
         *("rounding.moving_averages", "rounding.moments"),
+        *("noise.few_elements", "origins.learning"),
     )
 )
 
@@ -119,6 +120,9 @@ def test_the_readmes_commands_are_the_pages(ran):
             "… Adam's averages where one run alone has a fused optimizer",
             f"{averages.MARGIN:g} times",
         ),
+        ("… noise that lies in few elements", f"{few.SHARE:.0%}".replace("%", " %")),
+        ("… noise that lies in few elements", f"at most {few.LARGEST:g}"),
+        ("what is read without a record", f"{learning.LIMIT_LOW:g} eps"),
         ("moments that a norm hides", "or half an eps" if moments.LEAST_LOW == 0.5 else "?"),
         ("… over long sums and several operations", f"{bounds.LONG_SUM:,}"),
         ("… over long sums and several operations", f"{bounds.HIDDEN_OPERATIONS} operations"),

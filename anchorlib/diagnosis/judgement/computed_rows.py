@@ -25,7 +25,7 @@ from anchorlib.diagnosis.causes import (
 )
 from anchorlib.diagnosis.judgement.changes import Changes, parted_since
 from anchorlib.diagnosis.judgement.noise import Covering, Envelope
-from anchorlib.diagnosis.judgement.origins import LIMIT, equal_learning, share_of_reader
+from anchorlib.diagnosis.judgement.origins import LIMIT, LIMIT_LOW, equal_learning, share_of_reader
 from anchorlib.diagnosis.judgement.rounding import (
     Resummations,
     RoundingBound,
@@ -39,7 +39,7 @@ from anchorlib.diagnosis.judgement.surroundings import (
     recorded_before,
     seeds_differ,
 )
-from anchorlib.diagnosis.sizes import Measure, Measures
+from anchorlib.diagnosis.sizes import Measure, Measures, coarsest_formats
 from anchorlib.scope import TRAIN
 
 __all__ = ["ComputedRows"]
@@ -228,6 +228,8 @@ class ComputedRows:
             return "rounding", "a few roundings in a row, as in all that is learned in the step"
         if self.is_decided_before(row):
             return "rounding", "it reads an index that rounding before it may have decided"
+        if self._follows_coarse_rounding(row, measure):
+            return "rounding", "what it reads without a record may follow from low precision before"
         front = self.frontier
         unrelated = measure.cosine_distance >= UNRELATED
         untracked, seeds = bool(front.ancestry(row).untracked), seeds_differ(self.frontier, row)
@@ -244,6 +246,23 @@ class ComputedRows:
         if self._follows_an_unequal_start(row):
             return "starts_unequal", "a tensor that it reads may follow from what began unequal"
         return "not_rounding", note
+
+    def _follows_coarse_rounding(self, row: int, measure: Measure) -> bool:
+        """Return whether a row is off by few roundings of a coarse format that differ before it.
+
+        The row reads a tensor of which no record tells what it was computed from, as a flow that
+        was detached. Values of its step and rank before it differ already, in both runs computed
+        in a format coarser than float32. The row may differ by LIMIT_LOW eps of that format.
+        """
+        front = self.frontier
+        if not front.ancestry(row).untracked or not differs_before(front, row):
+            return False
+        a, rows = front.alignment.a, front.alignment.a_row[self.measures.pair]
+        before = (a.step[rows] == a.step[row]) & (a.rank[rows] == a.rank[row])
+        at = np.flatnonzero(before & (a.order[rows] < a.order[row]))
+        coarsest = coarsest_formats(front.alignment, self.measures, at).max(initial=0.0)
+        error = measure.error_eps * measure.eps
+        return bool(coarsest > EPS32 and error <= LIMIT_LOW * coarsest)
 
     def _follows_an_unequal_start(self, row: int) -> bool:
         """Return whether unrecorded tensors that a row reads differ, as what began unequal may do.

@@ -5,6 +5,7 @@ growth    how the differences of each kind grow from step to step
 leaving   the first record in which B is further from A than noise runs ever are
 covering  differences that are no fault, since noise runs differ there as much
 turns     elements that rounding put on the other side of zero, as of a ReLU, in B alone
+few_elements  records whose noise lies in few elements
 """
 
 from anchorlib.diagnosis.judgement.noise.covering import Covering

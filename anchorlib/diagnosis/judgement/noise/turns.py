@@ -18,7 +18,8 @@ elements must be as small as gradients usually differ, and must differ by a tent
 every element of a gradient that leaves the noise, two things must hold: its forward values in A and
 B lie on the two sides of zero or of a limit, no further from it than forward values usually differ;
 and the gradient that the decision passes on accounts for the difference. Of two elements that
-change places, one loses the gradient that the other gets.
+change places, one loses the gradient that the other gets. Where no operation is known to decide, a
+record is believed whose noise lies in few elements, too (`few_elements`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from anchorlib.diagnosis.judgement.noise.envelope import (
     factors_of_updates,
     scores,
 )
+from anchorlib.diagnosis.judgement.noise.few_elements import score_without_few
 from anchorlib.diagnosis.judgement.noise.leaving import LEAVING, first_to_leave
 from anchorlib.diagnosis.judgement.series import values
 from anchorlib.diagnosis.pairing import RecordPlace, place_at
@@ -79,12 +81,14 @@ class Turn:
 
     elements: at how many of the record's `numel` elements that happened. size: the relative error
         of the record, which the turned elements cause; for an update, relative to the parameter.
+    in_few: whether that is only known from the noise runs, which differ in few elements too.
     """
 
     place: RecordPlace
     elements: int
     numel: int
     size: float
+    in_few: bool = False
 
     def line(self) -> str:
         """Return a sentence for people: where elements turned, how many, and what follows."""
@@ -95,6 +99,12 @@ class Turn:
                 "are zero but for rounding, which the optimizer makes steps of: the update differs "
                 f"by these steps, and up to {self.size:.1g} in what follows from it is none to "
                 "judge"
+            )
+        if self.in_few:
+            return (
+                f"{self.elements:,} of the {self.numel:,} elements of {where} hold most of its "
+                "difference, and few others that of the noise runs: without these it is noise, and "
+                f"up to {self.size:.1g} in what follows from it is none to judge"
             )
         return (
             f"{self.elements:,} of the {self.numel:,} elements of {where} lie where an operation "
@@ -121,8 +131,10 @@ def turns(
         at = first_to_leave(alignment, measures, judged)
         if at is None or error[at] >= SATURATED:  # too large to judge the records that follow
             break
-        turned = _turned(frontier, measures, noise, at)
+        turned, in_few = _turned(frontier, measures, noise, at), False
         if turned is None:
+            turned, in_few = score_without_few(frontier, measures, noise, at), True
+        if turned is None or turned[1] > LEAVING:
             break
         elements, judged[at] = turned
         row, size = int(alignment.a_row[measures.pair[at]]), float(error[at])
@@ -130,7 +142,7 @@ def turns(
         with np.errstate(invalid="ignore"):
             judged[after] = np.minimum(judged[after], error[after] / size)
         numel = int(measures["numel"][at])
-        turns_found.append(Turn(place_at(alignment.a, row), elements, numel, size))
+        turns_found.append(Turn(place_at(alignment.a, row), elements, numel, size, in_few))
     return judged, turns_found
 
 
@@ -331,7 +343,7 @@ def _following(frontier: Frontier, measures: Measures, row: int) -> Array:
         beside = a.pass_index[candidate] == a.pass_index[row] and passed.intersection(
             _decided(frontier, candidate)
         )
-        if beside or reached.intersection(frontier.parents(candidate)):
+        if beside or reached.intersection(frontier.parents(candidate, saved=True)):
             reached.add(candidate)
     reached_pairs: Array = np.flatnonzero(
         (a.step[rows] > a.step[row]) | np.isin(rows, list(reached - {row}))

@@ -24,7 +24,7 @@ partials         gradients of which one run alone states that it recorded only a
 
 from anchorlib.diagnosis.judgement.origins.cuts import Cuts, cuts, equal_learning
 from anchorlib.diagnosis.judgement.origins.judged_together import OriginGroup, groups_of_origins
-from anchorlib.diagnosis.judgement.origins.learning import LIMIT
+from anchorlib.diagnosis.judgement.origins.learning import LIMIT, LIMIT_LOW
 from anchorlib.diagnosis.judgement.origins.nearness import Nearness
 from anchorlib.diagnosis.judgement.origins.numbers_read import share_of_reader
 from anchorlib.diagnosis.judgement.origins.origins import Origin, Replay, TracedPath
@@ -34,6 +34,7 @@ from anchorlib.diagnosis.judgement.origins.reference import measured_from
 
 __all__ = [
     "LIMIT",
+    "LIMIT_LOW",
     "Cuts",
     "Nearness",
     "Origin",

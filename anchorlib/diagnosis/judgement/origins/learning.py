@@ -21,7 +21,7 @@ from anchorlib.diagnosis.judgement.origins.numbers_read import sizes_of_readers
 from anchorlib.diagnosis.judgement.origins.returned import read_by_losses
 from anchorlib.diagnosis.sizes import coarsest_formats, steady_elements_apart
 
-__all__ = ["LIMIT", "goes_on", "moves_alike", "same_learning"]
+__all__ = ["LIMIT", "LIMIT_LOW", "goes_on", "moves_alike", "same_learning"]
 
 Array = np.ndarray[Any, Any]
 EPS32 = 2.0**-23
