@@ -14,20 +14,7 @@ import pytest
 from tests.warm import warm_python
 
 # A door holds the functions, some of which bear the name of their file.
-(
-    covering,
-    envelope,
-    turns,
-    jumps,
-    bounds,
-    made_by_code,
-    surroundings,
-    verdict,
-    decays,
-    steps,
-    averages,
-    moments,
-) = (
+covering, envelope, turns, jumps, bounds, made_by_code, surroundings, verdict, *more = (
     import_module(f"anchorlib.diagnosis.judgement.{name}")
     for name in (
         *("noise.covering", "noise.envelope", "noise.turns", "rounding.jumps"),
@@ -37,6 +24,8 @@ from tests.warm import warm_python
         *("noise.few_elements", "origins.learning"),
     )
 )
+
+decays, steps, averages, moments, few, learning = more
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
@@ -122,7 +111,7 @@ def test_the_readmes_commands_are_the_pages(ran):
         ),
         ("… noise that lies in few elements", f"{few.SHARE:.0%}".replace("%", " %")),
         ("… noise that lies in few elements", f"at most {few.LARGEST:g}"),
-        ("what is read without a record", f"{learning.LIMIT_LOW:g} eps"),
+        ("what is read without a record, behind low precision", f"{learning.LIMIT_LOW:g} eps"),
         ("moments that a norm hides", "or half an eps" if moments.LEAST_LOW == 0.5 else "?"),
         ("… over long sums and several operations", f"{bounds.LONG_SUM:,}"),
         ("… over long sums and several operations", f"{bounds.HIDDEN_OPERATIONS} operations"),
