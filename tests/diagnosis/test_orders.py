@@ -137,3 +137,35 @@ def test_an_order_is_made_by_the_operation_of_its_own_pass_alone(turned, tmp_pat
     first = [one.equal for one in inputs if one.place.step == 0 and one.place.kind == "value"]
     assert first == [True, turned == "batch"], found
     assert (found.verdict == "unexpected") == (turned == "fake"), found
+
+
+class Channels(nn.Module):
+    """Two maps of each channel of an image: one map behind the other, or channel by channel."""
+
+    def __init__(self, interleaved: bool) -> None:
+        super().__init__()
+        self._interleaved = interleaved
+
+    def forward(self, x):
+        maps = torch.stack((x, x - x.roll(1, -1)), 2 if self._interleaved else 1)
+        return maps.flatten(1, 2)
+
+
+def channels(run, store, *, interleaved):
+    torch.manual_seed(0)
+    model = nn.Sequential(Channels(interleaved), nn.Conv2d(10, 4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        anchorlib.anchor(model(torch.randn(6, 5, 8, 8)).square().mean(), "loss").backward()
+        optimizer.step()
+
+
+def test_channels_in_another_order_are_no_samples(tmp_path):
+    channels("a", tmp_path, interleaved=False)
+    channels("b", tmp_path, interleaved=True)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert SAID not in found.sentence, found
+    assert found.verdict == "unexpected", found
+    assert found.origins[0].place.name == "0", found
+    assert "arranged otherwise" in found.sentence

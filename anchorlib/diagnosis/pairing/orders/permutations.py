@@ -195,7 +195,7 @@ def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
 
     An operation made it where a value from which the pair's tensor was computed has equal bits in
     both runs. The value must be of the pair's pass, have an axis of `count` samples, and be no
-    constant.
+    constant. Of an order along a second axis any such value tells that: channels are no samples.
     """
     a, row = alignment.a, int(alignment.a_row[pair])
     tensor = a.tensors[a.tensor[row]]
@@ -209,12 +209,13 @@ def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
     parents = {
         parent.name for one in statements for parent in one.parents if parent.call is not None
     }
+    beside = a.shapes[a.shape[row]][0] != count
     before = alignment.a_row[alignment.equal]
     before = before[(a.step[before] == a.step[row]) & (a.order[before] < a.order[row])]
     return any(
         one.kind == "value"
         and one.name in parents
-        and count in a.shapes[a.shape[other]]
+        and (beside or count in a.shapes[a.shape[other]])
         and a.figures["min"][other] < a.figures["max"][other]
         and pass_of(a, other) == pass_of(a, row)
         for other in before.tolist()
