@@ -33,6 +33,7 @@ from tests.diagnosis.workloads import (
     gpt,
     graph,
     handwriter,
+    hasher,
     hypernet,
     imitator,
     integrator,
@@ -46,6 +47,7 @@ from tests.diagnosis.workloads import (
     meta,
     mixer,
     navigator,
+    oblivious,
     operator,
     physicist,
     poincare,
@@ -177,4 +179,6 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "filterer": (filterer.Filterer(), filterer.CASES),
     "warper": (warper.Warper(), warper.CASES),
     "rememberer": (rememberer.Rememberer(), rememberer.CASES),
+    "hasher": (hasher.Hasher(), hasher.CASES),
+    "oblivious": (oblivious.Oblivious(), oblivious.CASES),
 }
