@@ -10,6 +10,7 @@ from tests.diagnosis.workloads import (
     capsules,
     captioner,
     chemist,
+    clusterer,
     codec,
     coder,
     colorer,
@@ -80,6 +81,7 @@ from tests.diagnosis.workloads import (
     tagger,
     tracker,
     translator,
+    transporter,
     twins,
     unet,
     upscaler,
@@ -177,4 +179,6 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "filterer": (filterer.Filterer(), filterer.CASES),
     "warper": (warper.Warper(), warper.CASES),
     "rememberer": (rememberer.Rememberer(), rememberer.CASES),
+    "clusterer": (clusterer.Clusterer(), clusterer.CASES),
+    "transporter": (transporter.Transporter(), transporter.CASES),
 }
