@@ -10,6 +10,7 @@ from tests.diagnosis.workloads import (
     capsules,
     captioner,
     chemist,
+    clusterer,
     codec,
     coder,
     colorer,
@@ -84,6 +85,7 @@ from tests.diagnosis.workloads import (
     tagger,
     tracker,
     translator,
+    transporter,
     twins,
     unet,
     upscaler,
@@ -185,4 +187,6 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "oblivious": (oblivious.Oblivious(), oblivious.CASES),
     "pruner": (pruner.Pruner(), pruner.CASES),
     "perceiver": (perceiver.Perceiver(), perceiver.CASES),
+    "clusterer": (clusterer.Clusterer(), clusterer.CASES),
+    "transporter": (transporter.Transporter(), transporter.CASES),
 }
