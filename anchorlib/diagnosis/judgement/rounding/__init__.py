@@ -13,6 +13,7 @@ sparse           sparse gradients that hold equal numbers, stored differently
 shaken           elements whose gradient is rounding alone
 moving_averages  averages that fused optimizers keep, whose 1 − β is rounded
 decay            gradients to which the program adds the weight decay that the other optimizer adds
+by_hand          gradients that one run alters after backward, as the other's backward makes them
 passes           gradients that one run sums over more backward passes than the other
 jumps            where an error leaps: a fault that was hidden below rounding at first
 moments          where a batch norm hides a fault, and its running moments show it

@@ -7,6 +7,7 @@ dtype  equal values in two element types, after both are rounded to the coarser 
 sparse a sparse gradient that is stored differently, with equal sums at all indices
 unused values of elements on which no loss depends (`unused`)
 decay  gradients that hold the weight decay which the other run's optimizer adds itself (`decay`)
+hand   gradients that one run alters after backward, as the other's backward makes them (`by_hand`)
 
 A dead end is a scalar, mostly the loss, from which nothing else is computed: the gradients of its
 step are equal, since gradients do not depend on the number that the scalar is.
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.judgement.rounding.bounds import TOLERANCE
+from anchorlib.diagnosis.judgement.rounding.by_hand import altered_by_hand
 from anchorlib.diagnosis.judgement.rounding.decay import decayed_elsewhere
 from anchorlib.diagnosis.judgement.rounding.sparse import stored_otherwise
 from anchorlib.diagnosis.judgement.rounding.unused import unused
@@ -31,13 +33,15 @@ __all__ = ["Benign", "benign", "only_dead_ends"]
 
 Array = np.ndarray[Any, Any]
 SIGN, SCALE, DTYPE, SPARSE = "sign", "scale", "dtype", "sparse"
-UNUSED, DECAY = "unused", "decay"
+UNUSED, DECAY, BY_HAND = "unused", "decay", "hand"
 _WORDS = {
     SIGN: "in the sign of zero alone",
     SCALE: "by the loss scale alone",
     DTYPE: "in their element type alone",
     SPARSE: "in how a sparse gradient is stored alone",
     UNUSED: "in elements alone on which no loss depends: their gradient is zero in both runs",
+    BY_HAND: "in gradients of backward alone, which one run's program makes equal before the "
+    "optimizer reads them",
     DECAY: "by the weight decay alone that the other run's optimizer adds itself",
 }
 
@@ -48,7 +52,7 @@ class Benign:
 
     pairs: indices of the alignment's pairs.
     why: the reason of each of these, by the module's words: "sign", "scale", "dtype", "sparse",
-    "unused" or "decay".
+    "unused", "decay" or "hand".
     """
 
     pairs: Array
@@ -89,8 +93,10 @@ def benign(alignment: Alignment, measures: Measures) -> Benign:
     rest = measures.without(measures.pair[of_equal_values])
     dead = ~of_equal_values & unused(alignment, rest)
     decayed = ~of_equal_values & decayed_elsewhere(alignment, measures)
+    altered = ~(of_equal_values | decayed) & altered_by_hand(alignment, measures)
     why = np.where(stored, SPARSE, np.where(dead, UNUSED, np.where(decayed, DECAY, why)))
-    known = of_equal_values | dead | decayed
+    why = np.where(altered, BY_HAND, why)
+    known = of_equal_values | dead | decayed | altered
     return Benign(measures.pair[known], why[known])
 
 

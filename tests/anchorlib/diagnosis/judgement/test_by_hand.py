@@ -1,0 +1,96 @@
+"""What one run's program does to gradients after backward, where the other's backward does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import nn
+
+import anchorlib
+from tests.once import Once
+
+
+@dataclass(frozen=True)
+class Training:
+    """A net whose weights are masked, and drawn to where they began.
+
+    masks: "after" backward, by a "hook" in it, or "never". drawn: by a term in the "loss", or by
+    "hand". share: of that term. clip: the norm of the gradients. times: a number in the loss.
+    """
+
+    masks: str = "after"
+    drawn: str = "loss"
+    share: float = 0.1
+    clip: float = 1e9
+    times: float = 1.0
+
+
+def train(how: Training, name: str, store) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    weights = [one for one in model.parameters() if one.ndim == 2]
+    masks = [(one.detach().abs() > 0.1).float() for one in weights]
+    begun = [one.detach() + 0.3 for one in weights]
+    if how.masks == "hook":
+        for one, mask in zip(weights, masks, strict=True):
+            one.register_hook(lambda gradient, mask=mask: gradient * mask)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(name, store=store, recorder="thread") as session:
+        session.watch(model, optimizer=optimizer, tensors="*")
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.randn(12, 6, generator=draw)).square().mean() * how.times
+            if how.drawn == "loss":
+                apart = zip(weights, begun, strict=True)
+                drawn = sum((one - other).square().sum() for one, other in apart)
+                (loss + how.share / 2 * drawn).backward()
+            else:
+                loss.backward()
+                for one, other in zip(weights, begun, strict=True):
+                    one.grad += how.share * (one.detach() - other)
+            if how.masks == "after":
+                for one, mask in zip(weights, masks, strict=True):
+                    one.grad *= mask
+            nn.utils.clip_grad_norm_(model.parameters(), how.clip)
+            anchorlib.anchor(loss, "loss", grad=False)
+            optimizer.step()
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    return Once(train, tmp_path_factory.mktemp("runs"))
+
+
+@pytest.mark.parametrize("clip", [1e9, 0.05])
+@pytest.mark.parametrize(
+    ("one", "changes"),
+    [
+        (Training(), {"masks": "hook"}),
+        (Training(masks="hook"), {"masks": "after"}),
+        (Training(masks="never"), {"drawn": "hand"}),
+    ],
+    ids=["by a hook", "after it", "a term by hand"],
+)
+def test_gradients_that_are_made_equal_before_they_are_read_are_no_fault(one, changes, clip, once):
+    one = replace(one, clip=clip)
+    found = anchorlib.compare(once(one), once(replace(one, **changes)))
+    assert found.verdict in ("expected", "suspect"), found
+    assert any("before the optimizer reads them" in note for note in found.notes), found.notes
+
+
+@pytest.mark.parametrize(
+    ("one", "changes"),
+    [
+        (Training(), {"masks": "never"}),
+        (Training(masks="hook"), {"masks": "never"}),
+        (Training(masks="never"), {"drawn": "hand", "share": 0.11}),
+        (Training(masks="never", clip=0.05), {"times": 10.0}),
+    ],
+    ids=["not masked", "no hook", "another share", "a number that clipping hides"],
+)
+def test_gradients_that_are_read_otherwise_are_a_fault(one, changes, once):
+    found = anchorlib.compare(once(one), once(replace(one, **changes)))
+    assert found.verdict == "unexpected", found
