@@ -70,7 +70,8 @@ class MadeByCode:
         by a random generator of its own. The cosine of two independent tensors of n elements has a
         standard deviation of 1/√n; the absolute cosine must exceed SIGMAS times that. False also
         for a value that was not anchored (`is_anchored`). A shape is no matter of chance: values of
-        unequal shapes are never independent.
+        unequal shapes are never independent, nor are values of which one has the other's elements
+        in another order.
         """
         front = self.frontier
         a = front.alignment.a
@@ -78,6 +79,7 @@ class MadeByCode:
         dependent = measure.measured == "shape" or (
             cosine > SIGMAS / math.sqrt(max(float(a.figures["numel"][row]), 1.0))
         )
+        dependent = dependent or self._is_rearranged(row)
         if front.role[row] != Role.LOOSE or not (dependent and self.is_anchored(row)):
             return False
         rows = np.flatnonzero((a.step == a.step[row]) & (a.rank == a.rank[row]))
@@ -87,6 +89,20 @@ class MadeByCode:
         known = bool((front.status[rows[inputs]] == EQUAL).any()) and bool(equal[inputs].all())
         same_start = bool(equal[front.role[rows] == Role.PARAMETER].all())
         return known and same_start and not seeds_differ(front, row)
+
+    def _is_rearranged(self, row: int) -> bool:
+        """Return whether B has A's elements in another order, most of which are distinct."""
+        alignment = self.frontier.alignment
+        pair = int(np.searchsorted(alignment.a_row, row))
+        sides = ((alignment.a, row), (alignment.b, int(alignment.b_row[pair])))
+        try:
+            mine, other = (values(table, at) for table, at in sides)
+        except StoreError:
+            return False
+        if mine is None or other is None or mine.size != other.size:
+            return False
+        mine, other = np.sort(mine), np.sort(other)
+        return np.array_equal(mine, other) and 2 * len(np.unique(mine)) > len(mine)
 
     def is_iterate(self, row: int, pair: int) -> bool:
         """Return whether an input is, in both runs, the input of the pass before, moved a little.
