@@ -6,6 +6,7 @@ from tests.diagnosis.workloads import (
     actor,
     adversary,
     aligner,
+    anomaly,
     automaton,
     capsules,
     captioner,
@@ -189,4 +190,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "perceiver": (perceiver.Perceiver(), perceiver.CASES),
     "clusterer": (clusterer.Clusterer(), clusterer.CASES),
     "transporter": (transporter.Transporter(), transporter.CASES),
+    "anomaly": (anomaly.Anomaly(), anomaly.CASES),
 }
