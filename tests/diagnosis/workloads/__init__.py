@@ -17,6 +17,7 @@ from tests.diagnosis.workloads import (
     composer,
     contrast,
     detector,
+    dialogist,
     dictionary,
     diffusion,
     doubter,
@@ -189,4 +190,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "perceiver": (perceiver.Perceiver(), perceiver.CASES),
     "clusterer": (clusterer.Clusterer(), clusterer.CASES),
     "transporter": (transporter.Transporter(), transporter.CASES),
+    "dialogist": (dialogist.Dialogist(), dialogist.CASES),
 }
