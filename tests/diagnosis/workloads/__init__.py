@@ -18,6 +18,7 @@ from tests.diagnosis.workloads import (
     composer,
     contrast,
     detector,
+    dialogist,
     dictionary,
     diffusion,
     doubter,
@@ -191,4 +192,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "clusterer": (clusterer.Clusterer(), clusterer.CASES),
     "transporter": (transporter.Transporter(), transporter.CASES),
     "anomaly": (anomaly.Anomaly(), anomaly.CASES),
+    "dialogist": (dialogist.Dialogist(), dialogist.CASES),
 }
