@@ -16,6 +16,7 @@ from tests.diagnosis.workloads import (
     colorer,
     composer,
     contrast,
+    depth,
     detector,
     dictionary,
     diffusion,
@@ -189,4 +190,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "perceiver": (perceiver.Perceiver(), perceiver.CASES),
     "clusterer": (clusterer.Clusterer(), clusterer.CASES),
     "transporter": (transporter.Transporter(), transporter.CASES),
+    "depth": (depth.Depth(), depth.CASES),
 }
