@@ -17,6 +17,7 @@ from tests.diagnosis.workloads import (
     colorer,
     composer,
     contrast,
+    depth,
     detector,
     dialogist,
     dictionary,
@@ -193,4 +194,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "transporter": (transporter.Transporter(), transporter.CASES),
     "anomaly": (anomaly.Anomaly(), anomaly.CASES),
     "dialogist": (dialogist.Dialogist(), dialogist.CASES),
+    "depth": (depth.Depth(), depth.CASES),
 }
