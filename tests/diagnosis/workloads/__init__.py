@@ -15,6 +15,7 @@ from tests.diagnosis.workloads import (
     coder,
     colorer,
     composer,
+    consistency,
     contrast,
     detector,
     dictionary,
@@ -189,4 +190,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "perceiver": (perceiver.Perceiver(), perceiver.CASES),
     "clusterer": (clusterer.Clusterer(), clusterer.CASES),
     "transporter": (transporter.Transporter(), transporter.CASES),
+    "consistency": (consistency.Consistent(), consistency.CASES),
 }
