@@ -16,6 +16,7 @@ from tests.diagnosis.workloads import (
     coder,
     colorer,
     composer,
+    consistency,
     contrast,
     depth,
     detector,
@@ -195,4 +196,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "anomaly": (anomaly.Anomaly(), anomaly.CASES),
     "dialogist": (dialogist.Dialogist(), dialogist.CASES),
     "depth": (depth.Depth(), depth.CASES),
+    "consistency": (consistency.Consistent(), consistency.CASES),
 }
