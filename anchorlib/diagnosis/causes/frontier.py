@@ -186,13 +186,14 @@ def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Front
     _copies(front)
     _begin(front)
     _scopes(front)
+    _begin(front)  # what a scope explains may have been the only origin
     return front
 
 
 def _begin(front: Frontier) -> None:
     """Make one record of each rank's first differing step an origin, if the step has no origin yet.
 
-    Two names of one tensor explain each other's gradients. So where the graph behind such a tensor
+    Names of one tensor explain each other's gradients. So where the graph behind such a tensor
     is cut in one run alone, all differences of the step may seem to be explained. Then the origin
     is the first record whose ancestry is incomplete, or, without such a record, the first record
     that differs.
