@@ -186,7 +186,8 @@ def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Front
     _copies(front)
     _begin(front)
     _scopes(front)
-    _begin(front)  # what a scope explains may have been the only origin
+    if not len(front.origins):  # what a scope explains was the only origin
+        _begin(front)
     return front
 
 
