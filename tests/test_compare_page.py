@@ -105,8 +105,9 @@ def test_the_readmes_commands_are_the_pages(ran):
         ("rounding, float32 and float64", f"{bounds.TOLERANCE:g} eps"),
         ("rounding, half precision and less", f"{bounds.TOLERANCE_LOW:g} eps"),
         ("… a kernel of a recurrent layer", f"{bounds.STEP_OPERATIONS} operations"),
+        ("… a kernel of a recurrent layer", f"up to {verdict.MOST_TIMES:g} times"),
         (
-            "… Adam's averages where one run alone has a fused optimizer",
+            "… Adam's averages where one run alone has a fused optimizer, on an accelerator",
             f"{averages.MARGIN:g} times",
         ),
         ("… noise that lies in few elements", f"{few.SHARE:.0%}".replace("%", " %")),

@@ -1,7 +1,9 @@
 """Digests of tensors on a device, computed there: no thread waits for them.
 
-digest = device_digest(parameter)      # a tensor of one int64, on the parameter's device
-changed(digests_then, digests_now)     # which of them differ; here the thread waits, once
+    digest = device_digest(parameter)      # a tensor of one int64, on the parameter's device
+    changed(digests_then, digests_now)     # which of them differ; here the thread waits, once
+
+So that a later pass can tell which parameters have changed, none has to be copied to the CPU.
 """
 
 from __future__ import annotations

@@ -186,8 +186,7 @@ def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Front
     _copies(front)
     _begin(front)
     _scopes(front)
-    if not len(front.origins):  # what a scope explains was the only origin
-        _begin(front)
+    _begin_anywhere(front)
     return front
 
 
@@ -195,19 +194,37 @@ def _begin(front: Frontier) -> None:
     """Make one record of each rank's first differing step an origin, if the step has no origin yet.
 
     Names of one tensor explain each other's gradients. So where the graph behind such a tensor
-    is cut in one run alone, all differences of the step may seem to be explained. Then the origin
-    is the first record whose ancestry is incomplete, or, without such a record, the first record
-    that differs.
+    is cut in one run alone, all differences of the step may seem to be explained.
     """
     a, rows = front.alignment.a, np.flatnonzero(front.status == DIFFERS)
     ranks = a.rank[rows]
     in_turn = np.lexsort((a.order[rows], a.step[rows], ranks))
     rows, ranks = rows[in_turn], ranks[in_turn]
     for of_rank in np.split(rows, np.flatnonzero(np.diff(ranks)) + 1) if len(rows) else ():
-        first = of_rank[a.step[of_rank] == a.step[of_rank[0]]]
-        if front.explained[first].all():
-            lacking = first[front.ancestry_incomplete[first]]
-            front.explained[(lacking if len(lacking) else first)[0]] = False
+        _open_step(front, of_rank[a.step[of_rank] == a.step[of_rank[0]]])
+
+
+def _begin_anywhere(front: Frontier) -> None:
+    """Make one record of the first step in which any rank differs an origin, if there is none.
+
+    Scopes may have explained the only origins of such a step: a gradient that is read after
+    clipping may follow from those that explain each other.
+    """
+    a, rows = front.alignment.a, np.flatnonzero(front.status == DIFFERS)
+    if len(rows):
+        first = rows[a.step[rows] == a.step[rows].min()]
+        _open_step(front, first[np.argsort(a.order[first], kind="stable")])
+
+
+def _open_step(front: Frontier, rows: Array) -> None:
+    """Make one of a step's rows that differ an origin, if each of them is explained.
+
+    It is the first record whose ancestry is incomplete, or, without such a record, the first one.
+    rows: in order of execution.
+    """
+    if front.explained[rows].all():
+        lacking = rows[front.ancestry_incomplete[rows]]
+        front.explained[(lacking if len(lacking) else rows)[0]] = False
 
 
 def _differing_blocks(front: Frontier) -> Iterator[tuple[int, Array]]:

@@ -15,7 +15,7 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import EQUAL, Frontier, Role
 from anchorlib.diagnosis.judgement.changes import Changes, original_of
-from anchorlib.diagnosis.judgement.series import values
+from anchorlib.diagnosis.judgement.series import values, values_of_pair
 from anchorlib.diagnosis.judgement.surroundings import seeds_differ
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.errors import StoreError
@@ -92,16 +92,13 @@ class MadeByCode:
 
     def _is_rearranged(self, row: int) -> bool:
         """Return whether B has A's elements in another order, most of which are distinct."""
-        alignment = self.frontier.alignment
-        pair = int(np.searchsorted(alignment.a_row, row))
-        sides = ((alignment.a, row), (alignment.b, int(alignment.b_row[pair])))
         try:
-            mine, other = (values(table, at) for table, at in sides)
+            both = values_of_pair(self.frontier.alignment, row)
         except StoreError:
             return False
-        if mine is None or other is None or mine.size != other.size:
+        if both is None:
             return False
-        mine, other = np.sort(mine), np.sort(other)
+        mine, other = map(np.sort, both)
         return np.array_equal(mine, other) and 2 * len(np.unique(mine)) > len(mine)
 
     def is_iterate(self, row: int, pair: int) -> bool:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.pairing import Table
+from anchorlib.diagnosis.pairing import Alignment, Table
 from anchorlib.diagnosis.sizes import read
 
-__all__ = ["Site", "parameter_before", "series", "site_of", "values"]
+__all__ = ["Site", "parameter_before", "series", "site_of", "values", "values_of_pair"]
 
 Array = np.ndarray[Any, Any]
 Site = tuple[str, int, int, int, int, int]
@@ -44,6 +44,19 @@ def values(table: Table, row: int) -> Array | None:
         return None
     decoded: Array = read(table, row).astype(np.float64).reshape(-1) / float(table.scale[row])
     return decoded if np.isfinite(decoded).all() else None
+
+
+def values_of_pair(alignment: Alignment, row: int) -> tuple[Array, Array] | None:
+    """Return the values of a row of A and of its partner in B; None where they cannot be compared.
+
+    They cannot where the row has no partner, where `values` gives None for one of the two, or where
+    the sizes differ. Raises StoreError where they cannot be read.
+    """
+    pair = int(np.searchsorted(alignment.a_row, row))  # pairs are in A's order
+    if alignment.a_row[pair : pair + 1].tolist() != [row]:
+        return None
+    x, y = values(alignment.a, row), values(alignment.b, int(alignment.b_row[pair]))
+    return None if x is None or y is None or x.size != y.size else (x, y)
 
 
 def parameter_before(table: Table, row: int) -> Array | None:

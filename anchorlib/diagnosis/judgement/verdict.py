@@ -46,6 +46,8 @@ ENOUGH = 3
 MANY = 16
 """How many scores of small tensors are needed to judge them together: single scores may be large by
 chance, the median of many is not."""
+MOST_TIMES = 16.0
+"""How many times TOLERANCE a kernel of a recurrent layer is taken to be off at most: 128 eps."""
 UNKNOWN = ("starts_unequal", "window_start")
 
 
@@ -64,12 +66,7 @@ class Drift(NamedTuple):
     kind: str
 
 
-def drift(
-    alignment: Alignment,
-    measures: Measures,
-    scores: Array,
-    noise: Envelope,
-) -> Drift:
+def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelope) -> Drift:
     """Return whether the noise runs cover the drift: whether they are about as far from A as B is.
 
     Tensors with many elements decide, in the steps before the noise runs' horizon. (From the
@@ -109,15 +106,18 @@ def times_of_kernels(origins: Sequence[Origin]) -> float:
 
     Kernels of recurrent layers approximate their gates. Where such a kernel is off by more than
     TOLERANCE eps, what follows from it may be as many times further off than what follows from
-    noise, by which parameters are off by one eps. At least 1.0.
-    origins: the records where the runs part.
+    noise, by which parameters are off by one eps. Only results of such a kernel count, whose error
+    is relative to their own size: a gradient whose terms cancel may be far off by rounding alone.
+    From 1.0 to MOST_TIMES. origins: the records where the runs part.
     """
     errors = [
         origin.measure.error_eps / TOLERANCE
         for origin in origins
-        if origin.cls == "rounding" and any(map(RECURRENT.match, (*origin.ops_a, *origin.ops_b)))
+        if origin.cls == "rounding"
+        and origin.place.kind == "value"
+        and any(map(RECURRENT.match, (*origin.ops_a, *origin.ops_b)))
     ]
-    return max([1.0, *(error for error in errors if np.isfinite(error))])
+    return min(MOST_TIMES, max([1.0, *(error for error in errors if np.isfinite(error))]))
 
 
 def _of_kind(kind: str, scores: Array, error: Array, step: Array, low: Array, first: int) -> Drift:

@@ -1,6 +1,8 @@
 """Settings by which hardware rounds the operands of float32 products, as TF32: a cause.
 
-float32_matmul_precision highest | high
+    float32_matmul_precision highest | high
+
+Which settings count depends on whether a product or a convolution made the record.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.noise.envelope import Envelope
-from anchorlib.diagnosis.judgement.series import values
+from anchorlib.diagnosis.judgement.series import values_of_pair
 from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.diagnosis.sizes import Measures
 from anchorlib.errors import StoreError
@@ -71,13 +71,10 @@ def _parted(pairs: Alignment, row: int, few: int) -> tuple[float, float, int] | 
     The first two are relative L2 errors. None where the values are not known or have other sizes.
     pairs: A aligned with the other run. row: A's row. few: how many elements are left out.
     """
-    pair = int(np.searchsorted(pairs.a_row, row))
-    if pairs.a_row[pair : pair + 1].tolist() != [row]:
+    both = values_of_pair(pairs, row)
+    if both is None or not (norm := float(np.linalg.norm(both[0]))):
         return None
-    x, y = values(pairs.a, row), values(pairs.b, int(pairs.b_row[pair]))
-    if x is None or y is None or x.size != y.size or not (norm := float(np.linalg.norm(x))):
-        return None
-    apart = np.sort(np.abs(y - x))
+    apart = np.sort(np.abs(both[1] - both[0]))
     most = apart[-few:]
     return (
         float(np.linalg.norm(apart)) / norm,

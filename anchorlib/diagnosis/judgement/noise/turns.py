@@ -40,7 +40,7 @@ from anchorlib.diagnosis.judgement.noise.envelope import (
 )
 from anchorlib.diagnosis.judgement.noise.few_elements import score_without_few
 from anchorlib.diagnosis.judgement.noise.leaving import LEAVING, first_to_leave
-from anchorlib.diagnosis.judgement.series import values
+from anchorlib.diagnosis.judgement.series import values_of_pair
 from anchorlib.diagnosis.pairing import RecordPlace, place_at
 from anchorlib.diagnosis.sizes import Measures
 from anchorlib.errors import StoreError
@@ -159,7 +159,7 @@ def _turned(
     if not (updates or _decided(frontier, row)):
         return None
     try:
-        own, beside = _values(frontier, row), _beside(frontier, row)
+        own, beside = values_of_pair(frontier.alignment, row), _beside(frontier, row)
     except StoreError:
         return None
     if own is None:
@@ -304,23 +304,12 @@ def _beside(frontier: Frontier, row: int) -> list[tuple[str, Array, Array]]:
     row: a row of A. Tensors that autograd saved for backward count as parents.
     """
     a = frontier.alignment.a
-    parents = [(parent, _values(frontier, parent)) for parent in frontier.parents(row, saved=True)]
+    parents = [
+        (parent, values_of_pair(frontier.alignment, parent))
+        for parent in frontier.parents(row, saved=True)
+    ]
     kinds = [(a.tensors[a.tensor[parent]].kind, both) for parent, both in parents]
     return [(kind, *both) for kind, both in kinds if both is not None]
-
-
-def _values(frontier: Frontier, row: int) -> tuple[Array, Array] | None:
-    """Return the values of a row of A and of its partner; None where they cannot be compared.
-
-    They cannot where the row has no partner, where one run kept no values, or where the sizes
-    differ.
-    """
-    alignment = frontier.alignment
-    pair = int(np.searchsorted(alignment.a_row, row))
-    if alignment.a_row[pair : pair + 1].tolist() != [row]:
-        return None
-    x, y = values(alignment.a, row), values(alignment.b, int(alignment.b_row[pair]))
-    return None if x is None or y is None or x.size != y.size else (x, y)
 
 
 def _following(frontier: Frontier, measures: Measures, row: int) -> Array:

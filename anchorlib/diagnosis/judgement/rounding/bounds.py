@@ -327,14 +327,14 @@ def _norm(table: Table, rows: Iterable[int]) -> float:
     return max((float(table.figures["l2"][row]) for row in rows), default=0.0)
 
 
-def _growth(frontier: Frontier, row: int, ops: Sequence[str], ops_b: Sequence[str]) -> float:
+def _growth(frontier: Frontier, row: int, ops: tuple[str, ...], ops_b: Sequence[str]) -> float:
     """Return by how much several operations and long sums enlarge the tolerance; at least 1.
 
     The tolerance is that of a single operation; n operations enlarge it √n times. A kernel for a
     whole recurrent layer computes STEP_OPERATIONS of them in each of its steps.
     ops: the operations that made the row in A. ops_b: in B, where they are known.
     """
-    hidden = compiled(tuple(ops)) or opaque(tuple(ops))
+    hidden = compiled(ops) or opaque(ops)
     count = max(len(ops), HIDDEN_OPERATIONS) if hidden else max(len(ops), 1)
     layers = max(sum(bool(RECURRENT.match(op)) for op in each) for each in (ops, ops_b))
     if layers:

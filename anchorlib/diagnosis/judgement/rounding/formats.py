@@ -20,6 +20,7 @@ from anchorlib.diagnosis.sizes import AUTOCAST, CAST, CONVOLUTION, MATMUL
 from anchorlib.errors import StoreError
 
 __all__ = [
+    "DEVICES",
     "LEARNT",
     "MOVE",
     "VIEW",

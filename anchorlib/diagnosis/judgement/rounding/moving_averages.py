@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib.diagnosis.judgement.rounding.formats import DEVICES
 from anchorlib.diagnosis.pairing import Alignment
 
 __all__ = ["errors_of_averages"]
@@ -32,7 +33,7 @@ def errors_of_averages(alignment: Alignment, rows: Array) -> Array:
 
     It is that of an average's own β. An update divides the first average by the root of the second:
     it has the error of the first and half that of the second. It is 0 also on ranks where not
-    exactly one run has a fused optimizer.
+    exactly one run has a fused optimizer, and where that run's tensors lie on the CPU.
     """
     a = alignment.a
     by_rank = {rank: _errors_of_kinds(alignment, rank) for rank in np.unique(a.rank[rows]).tolist()}
@@ -46,7 +47,8 @@ def errors_of_averages(alignment: Alignment, rows: Array) -> Array:
 def _errors_of_kinds(alignment: Alignment, rank: int) -> Mapping[str, float]:
     """Return kind of record -> the relative error that the rounding of 1 − β makes on a rank."""
     sides = [table.header.get(rank, {}) for table in (alignment.a, alignment.b)]
-    if _is_fused(sides[0]) == _is_fused(sides[1]):
+    fused = [header for header in sides if _is_fused(header)]
+    if len(fused) != 1 or fused[0].get(DEVICES, "cpu") == "cpu":
         return {}
     betas = list(_betas(sides[0]))
     first, second = (

@@ -39,7 +39,7 @@ class Net(nn.Module):
         return self.head(torch.cat((self.join(torch.cat((last, second), 1)), first), 1))
 
 
-def train(name: str, store, *, detached: bool) -> None:
+def train(name: str, store, *, detached: bool, clip: float) -> None:
     torch.manual_seed(0)
     model = Net(detached)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -48,13 +48,15 @@ def train(name: str, store, *, detached: bool) -> None:
         for _ in range(2):
             optimizer.zero_grad()
             anchorlib.anchor(model(torch.randn(6, 8)).square().mean(), "loss").backward()
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
 
 
+@pytest.mark.parametrize("clip", [1e9, 1e-2], ids=["not clipped", "clipped"])
 @pytest.mark.parametrize("turned", [False, True], ids=["A detaches nothing", "B detaches nothing"])
-def test_a_cut_behind_three_names_is_an_origin(tmp_path, turned):
-    train("a", tmp_path, detached=turned)
-    train("b", tmp_path, detached=not turned)
+def test_a_cut_behind_three_names_is_an_origin(tmp_path, turned, clip):
+    train("a", tmp_path, detached=turned, clip=clip)
+    train("b", tmp_path, detached=not turned, clip=clip)
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.verdict == "unexpected", found
     assert found.origins[0].place.name.startswith("encoder"), found

@@ -18,6 +18,7 @@ class Training:
 
     masks: "after" backward, by a "hook" in it, or "never". drawn: by a term in the "loss", or by
     "hand". share: of that term. clip: the norm of the gradients. times: a number in the loss.
+    doubled: the step in which hooks make gradients twice as large.
     """
 
     masks: str = "after"
@@ -25,6 +26,7 @@ class Training:
     share: float = 0.1
     clip: float = 1e9
     times: float = 1.0
+    doubled: int | None = None
 
 
 def train(how: Training, name: str, store) -> None:
@@ -34,13 +36,15 @@ def train(how: Training, name: str, store) -> None:
     weights = [one for one in model.parameters() if one.ndim == 2]
     masks = [(one.detach().abs() > 0.1).float() for one in weights]
     begun = [one.detach() + 0.3 for one in weights]
+    factor = [1.0]
     if how.masks == "hook":
         for one, mask in zip(weights, masks, strict=True):
-            one.register_hook(lambda gradient, mask=mask: gradient * mask)
+            one.register_hook(lambda gradient, mask=mask: gradient * mask * factor[0])
     draw = torch.Generator().manual_seed(1)
     with anchorlib.start(name, store=store, recorder="thread") as session:
         session.watch(model, optimizer=optimizer, tensors="*")
-        for _ in range(3):
+        for step in range(3):
+            factor[0] = 2.0 if step == how.doubled else 1.0
             optimizer.zero_grad()
             loss = model(torch.randn(12, 6, generator=draw)).square().mean() * how.times
             if how.drawn == "loss":
@@ -94,3 +98,10 @@ def test_gradients_that_are_made_equal_before_they_are_read_are_no_fault(one, ch
 def test_gradients_that_are_read_otherwise_are_a_fault(one, changes, once):
     found = anchorlib.compare(once(one), once(replace(one, **changes)))
     assert found.verdict == "unexpected", found
+
+
+def test_a_fault_of_a_later_backward_is_named_there(once):
+    found = anchorlib.compare(once(Training()), once(Training(masks="hook", doubled=2)))
+    assert found.verdict == "unexpected", found
+    fault = next(origin for origin in found.origins if origin.cls == "not_rounding")
+    assert (fault.place.step, fault.place.kind) == (2, "pass_grad"), found

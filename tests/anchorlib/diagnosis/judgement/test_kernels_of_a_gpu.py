@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 import anchorlib
+from anchorlib.diagnosis.judgement.rounding import moving_averages
+from anchorlib.diagnosis.judgement.verdict import MOST_TIMES, times_of_kernels
 from tests.diagnosis.training import perturbed
 from tests.once import Once
 
@@ -161,6 +164,26 @@ def test_a_kernel_of_a_recurrent_layer_rounds_in_each_of_its_steps(once, tmp_pat
     assert found.verdict == "expected", found
 
 
+@pytest.mark.parametrize(
+    ("kind", "cls", "op", "eps", "times"),
+    [
+        ("value", "rounding", "CudnnRnnBackward0", 32.0, 4.0),
+        ("value", "rounding", "CudnnRnnBackward0", 1e6, MOST_TIMES),
+        ("value", "rounding", "CudnnRnnBackward0", 2.0, 1.0),
+        ("pass_grad", "rounding", "CudnnRnnBackward0", 1e6, 1.0),
+        ("value", "not_rounding", "CudnnRnnBackward0", 32.0, 1.0),
+        ("value", "rounding", "AddmmBackward0", 32.0, 1.0),
+    ],
+)
+def test_results_of_such_a_kernel_alone_widen_the_noise_and_not_without_end(
+    kind, cls, op, eps, times
+):
+    place = SimpleNamespace(kind=kind)
+    measure = SimpleNamespace(error_eps=eps)
+    origin = SimpleNamespace(place=place, cls=cls, ops_a=(op,), ops_b=(), measure=measure)
+    assert times_of_kernels([origin]) == times
+
+
 def test_a_recurrent_layer_that_is_further_off_is_a_fault(once):
     found = compared(once, Training("rnn"), off=1e-3)
     assert found.verdict == "unexpected", found
@@ -197,9 +220,17 @@ def test_a_sum_of_float32_gradients_has_no_such_excuse(once):
     ("fused", "off", "verdict"),
     [(True, 1.3e-5, "suspect"), (True, 1e-4, "unexpected"), (False, 1.3e-5, "unexpected")],
 )
-def test_squares_of_a_fused_optimizer_keep_the_rounding_of_beta(fused, off, verdict, once):
+def test_squares_of_a_fused_optimizer_keep_the_rounding_of_beta(
+    fused, off, verdict, once, monkeypatch
+):
+    monkeypatch.setattr(moving_averages, "DEVICES", "python")  # an entry that does not say "cpu"
     found = compared(once, Training("squares"), off=off, fused=fused)
     assert found.verdict == verdict, found
+
+
+def test_a_fused_optimizer_on_the_cpu_has_no_such_excuse(once):
+    found = compared(once, Training("squares"), off=1.3e-5, fused=True)
+    assert found.verdict == "unexpected", found
 
 
 def test_a_view_before_a_cast_is_no_computation_in_low_precision(once):
