@@ -126,11 +126,12 @@ NETS: dict[str, Callable[[str], nn.Module]] = {"dense": Dense, "words": Words, "
 class Splitting:
     """How a training splits its steps.
 
-    passes, ranks: into how many. loss: "mean" of each part, its "share" of the whole's mean, or
-    the "sum". reduce: what becomes of the gradients: "mean", "sum" or "none". fault: of the net,
-    "norm" or "act". dealt: the samples in "block"s, in turn ("strided"), or all of them to each
-    part ("all"). shuffled: whether a batch has its samples in another order, and "x" of the inputs
-    alone, so that they come with others' targets.
+    passes, ranks: into how many. loss: "mean" of each part, its "share" of the whole's mean as if
+    all parts were as large, the share by its number of samples ("weighed"), or the "sum". reduce:
+    what becomes of the gradients: "mean", "sum" or "none". fault: of the net, "norm" or "act".
+    dealt: the samples in "block"s, in turn ("strided"), or all of them to each part ("all").
+    shuffled: whether a batch has its samples in another order, and "x" of the inputs alone, so that
+    they come with others' targets.
     """
 
     net: str = "dense"
@@ -209,7 +210,10 @@ def backward(one: Splitting, model: nn.Module, rank: int, whole: Sample, *, anch
         loss = loss.sum() if one.loss == "sum" else loss.mean()
         # The mean over ranks is taken by the reduction.
         shared = one.loss == "share" or (one.loss == "mean" and one.ranks > 1)
+        if anchored:
+            anchorlib.anchor(loss, "of_part")
         loss = loss / one.passes if shared else loss
+        loss = loss * (len(x) / BATCH) if one.loss == "weighed" else loss
         if anchored:
             anchorlib.anchor(loss, "loss")
         loss.backward()

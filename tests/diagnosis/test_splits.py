@@ -127,6 +127,23 @@ def test_a_loss_that_is_not_divided_by_its_passes_is_told_by_its_factor(compared
     assert "B is 4 times A, after backward: accumulation" in found.sentence
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_means_of_parts_of_different_sizes_are_weighted_by_their_samples(turned, compared):
+    split = Splitting(passes=3, loss="weighed")
+    pair = (split, whole(split)) if turned else (whole(split), split)
+    found = compared(*pair)
+    assert found.verdict in ("suspect", "expected"), found
+    assert {origin.cls for origin in found.origins} == {"rounding"}, found
+    assert (found.counts.only_a, found.counts.only_b) == (0, 0)
+
+
+def test_parts_of_different_sizes_that_count_alike_are_a_fault(compared):
+    split = Splitting(passes=3, loss="share")
+    found = compared(whole(split), split)
+    assert found.verdict == "unexpected"
+    assert found.origins[0].place.name == "loss"
+
+
 def test_ranks_that_are_not_reduced_are_told_of(compared):
     split = Splitting(ranks=2, loss="mean", reduce="none")
     found = compared(whole(split), split)

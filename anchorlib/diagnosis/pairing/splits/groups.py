@@ -2,8 +2,9 @@
 
 Tensors that follow the batch are concatenated along the axis on which the parts are smaller. Sums
 over the batch (a parameter's gradient of a pass) are added up. Of a tensor of which every part
-holds a replica, one replica is taken. A loss becomes the mean or the sum of its parts, whichever is
-nearer to the other run's loss. Groups of any other kind are left out of the merged table. A group
+holds a replica, one replica is taken. A loss becomes the sum of its parts, their mean, or, where
+parts have different numbers of samples, their mean weighted by these: whichever is nearest to the
+other run's loss. Groups of any other kind are left out of the merged table. A group
 that has no record in the other run is represented by its first row.
 """
 
@@ -21,6 +22,7 @@ from anchorlib.diagnosis.pairing.tables import Table, Tensor
 
 __all__ = ["Key", "RowGroup", "RowGroups", "grouped", "members", "parameters_of"]
 
+Array = np.ndarray[Any, Any]
 PLACEMENTS, PARTIAL = ":placements", 2
 """The suffix of the record of a DTensor's placements, and the number there, in the first column,
 for a dimension of the mesh along which each rank holds a summand."""
@@ -37,6 +39,7 @@ class RowGroup(NamedTuple):
     axis: the axis along which parts are concatenated; without meaning for other groups.
     gradient: whether the rows are gradients that carry the scale of their own part's loss.
     factor: the factor by which the sum or concatenation is multiplied.
+    weights: of each row, what it is multiplied by before it is added; () for 1.
     """
 
     rows: tuple[int, ...]
@@ -45,6 +48,7 @@ class RowGroup(NamedTuple):
     axis: int = 0
     gradient: bool = False
     factor: float = 1.0
+    weights: tuple[float, ...] = ()
 
 
 @dataclass(slots=True)
@@ -183,6 +187,7 @@ class _Grouping:
 
     parameters: names of the finer run's parameters.
     partial: the names and kinds of the finer run's tensors of which each rank holds a summand.
+    shares: (phase, number of parts) -> each part's share of the samples, where these differ.
     """
 
     fine: Table
@@ -192,6 +197,7 @@ class _Grouping:
     parameters: set[str]
     partial: set[tuple[str, str]]
     groups: RowGroups = field(default_factory=RowGroups)
+    shares: dict[tuple[str, int], tuple[float, ...]] = field(default_factory=dict)
 
     def add(self, rows: list[int], partner: int) -> None:
         """Add the group of these rows; rows that record the placements of a DTensor are skipped.
@@ -275,16 +281,25 @@ class _Grouping:
     def _number(self, group: RowGroup) -> RowGroup:
         """Return the group of a scalar: the sum of parts, times one of `factors`.
 
-        The factor is the one that brings the sum nearest to the other run's number. Parts that all
+        The factor is the one that brings the sum nearest to the other run's number. Of parts with
+        different numbers of samples it may be the mean that is weighted by these. Parts that all
         have the bits of the other run's number are replicas: the first one is taken.
         """
         rows = list(group.rows)
         if (self.fine.digest[rows] == self.coarse.digest[group.partner]).all():
             return group
-        total = float(self.fine.figures["sum"][rows].sum())
+        parts = self.fine.figures["sum"][rows]
         goal = float(self.coarse.figures["sum"][group.partner])
-        factor = min(self.factors, key=lambda one: abs(total * one - goal))
-        return self._kept(group._replace(combined="summed", factor=factor))
+        ways = [group._replace(factor=factor) for factor in self.factors]
+        if shares := self.shares.get(self._where(group)):
+            ways.append(group._replace(weights=shares))
+        nearest = min(ways, key=lambda way: abs(_total(parts, way) - goal))
+        return self._kept(nearest._replace(combined="summed"))
+
+    def _where(self, group: RowGroup) -> tuple[str, int]:
+        """Return the phase of a group's rows, and how many they are."""
+        fine = self.fine
+        return fine.phases[fine.phase[group.rows[0]]], len(group.rows)
 
     def _kept(self, group: RowGroup) -> RowGroup:
         """Return the group, marked as left out where its rows cannot be put together.
@@ -305,7 +320,8 @@ class _Grouping:
     def _axis(self, group: RowGroup) -> int | None:
         """Return the axis along which the parts add up to the other run's shape; None if none does.
 
-        A group that has such an axis is counted in `groups.parts`.
+        A group that has such an axis is counted in `groups.parts`; where its parts differ in size,
+        their shares of the whole are kept for the numbers that come after it.
         """
         target = self._target(group)
         shapes = [self.fine.shapes[code] for code in self.fine.shape[list(group.rows)].tolist()]
@@ -316,4 +332,12 @@ class _Grouping:
         if len(axes) != 1 or sizes[:, axes[0]].sum() != target[axes[0]]:
             return None
         self.groups.parts += 1
+        lengths = sizes[:, axes[0]]
+        if (lengths != lengths[0]).any():
+            self.shares[self._where(group)] = tuple((lengths / lengths.sum()).tolist())
         return int(axes[0])
+
+
+def _total(parts: Array, way: RowGroup) -> float:
+    """Return the sum of numbers by a group's weights and factor."""
+    return float((parts * (way.weights or 1.0)).sum()) * way.factor

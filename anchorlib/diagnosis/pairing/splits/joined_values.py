@@ -60,7 +60,9 @@ def joined(table: Table, group: RowGroup, layout: str = "block", held: Held = NO
         values = _together(parts, group.axis, layout).reshape(-1)
         scaled = group.factor != 1.0
         return _encoded(_times(_wide(values, name), group.factor), name) if scaled else values
-    total = sum((_wide(part, name) for part in parts[1:]), start=_wide(parts[0], name))
+    weights = group.weights or (1.0,) * len(parts)
+    wide = [_times(_wide(part, name), of) for part, of in zip(parts, weights, strict=True)]
+    total = sum(wide[1:], start=wide[0])
     return _encoded(_times(np.asarray(total), group.factor), name).reshape(-1)
 
 
@@ -105,13 +107,13 @@ def _held(table: Table, groups: Iterable[RowGroup]) -> Held:
 def norm_of_parts(table: Table, group: RowGroup) -> float:
     """Return the norm of all terms of a sum together, times the group's factor.
 
-    That is the root of the sum of their squared norms. Terms may cancel, so that the sum has a
-    smaller norm; its rounding is relative to the norm of the terms. 0 for a group whose rows are
-    not added up.
+    That is the root of the sum of their squared norms, each times its weight. Terms may cancel, so
+    that the sum has a smaller norm; its rounding is relative to the norm of the terms. 0 for a
+    group whose rows are not added up.
     """
     if group.combined != "summed":
         return 0.0
-    norms = table.figures["l2"][list(group.rows)]
+    norms = table.figures["l2"][list(group.rows)] * (group.weights or 1.0)
     return float(np.sqrt(np.square(norms).sum())) * group.factor
 
 

@@ -220,8 +220,12 @@ def _outline(a: Table, split: Split, wholes: Iterable[_Whole]) -> Table:
     figures["sum"] = np.array(
         [a.figures["sum"][list(record.rows[0])].sum() / split.together for record in records]
     )
-    columns = ("step", "call", "attempt", "order", "count", "scale", "dtype", "digest", "phase")
+    columns = ("step", "call", "attempt", "order", "count", "scale", "dtype", "phase")
     passes = [split.pass_of(a.phases[a.phase[row]], int(a.pass_index[row])) for row in first]
+    # A record of the outline has its first part's digest, by which parts are known for replicas.
+    # Gradients of one number are summands even where all are equal: each part has its own loss.
+    values = a.where(lambda one: one.kind == "value")[first]
+    digests = np.where(values[:, None], a.digest[first], np.zeros_like(a.digest[first]))
     return replace(
         a,
         tensors=list(known),
@@ -231,6 +235,7 @@ def _outline(a: Table, split: Split, wholes: Iterable[_Whole]) -> Table:
         pass_index=np.array(passes, np.int64),
         kept=np.zeros(len(first), a.kept.dtype),
         figures=figures,
+        digest=digests,
         flags=None,
         **{name: getattr(a, name)[first] for name in columns},
     )
