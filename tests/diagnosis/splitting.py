@@ -131,7 +131,8 @@ class Splitting:
     what becomes of the gradients: "mean", "sum" or "none". fault: of the net, "norm" or "act".
     dealt: the samples in "block"s, in turn ("strided"), or all of them to each part ("all").
     shuffled: whether a batch has its samples in another order, and "x" of the inputs alone, so that
-    they come with others' targets.
+    they come with others' targets. tells: whether the loss of each part is recorded before it is
+    divided, too.
     """
 
     net: str = "dense"
@@ -142,6 +143,7 @@ class Splitting:
     fault: str = ""
     dealt: str = "block"
     shuffled: str = ""
+    tells: bool = False
     steps: int = 2
     seed: int = 0
 
@@ -210,7 +212,7 @@ def backward(one: Splitting, model: nn.Module, rank: int, whole: Sample, *, anch
         loss = loss.sum() if one.loss == "sum" else loss.mean()
         # The mean over ranks is taken by the reduction.
         shared = one.loss == "share" or (one.loss == "mean" and one.ranks > 1)
-        if anchored:
+        if anchored and one.tells:
             anchorlib.anchor(loss, "of_part")
         loss = loss / one.passes if shared else loss
         loss = loss * (len(x) / BATCH) if one.loss == "weighed" else loss

@@ -169,3 +169,74 @@ def test_channels_in_another_order_are_no_samples(tmp_path):
     assert found.verdict == "unexpected", found
     assert found.origins[0].place.name == "0", found
     assert "arranged otherwise" in found.sentence
+
+
+class Coded(nn.Module):
+    """A net of which a program may call a part alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.code = nn.Sequential(
+            nn.Linear(8, 16, bias=False), nn.BatchNorm1d(16), nn.Linear(16, 4)
+        )
+        self.back = nn.Linear(4, 8)
+
+    def forward(self, x):
+        return self.back(self.code(x))
+
+
+def parts_called_alone(run, store, dealt):
+    """Two steps of the whole net, then steps of a part alone, behind a pass without gradients.
+
+    dealt: whether batches are "turned" round, shuffled otherwise in each step ("shuffled"), or
+    shuffled for the part alone, whose targets stay where they are ("apart").
+    """
+    torch.manual_seed(0)
+    net = Coded()
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    draw, dealing = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(net, tensors="*", optimizer=optimizer)
+        for step in range(5):
+            x = torch.randn(16, 8, generator=draw)
+            targets = x[:, :4].clone()
+            order = torch.arange(16)
+            if dealt in ("shuffled", "apart") and (dealt == "shuffled" or step > 2):
+                order = torch.randperm(16, generator=dealing)
+            order = order.flip(0) if dealt in ("turned", "apart") and step < 3 else order
+            x = x[order]
+            targets = targets if dealt == "apart" and step > 2 else targets[order]
+            if step < 2:
+                loss = (net(x) - x).square().mean()
+            else:
+                with torch.no_grad():
+                    net.code(x)
+                loss = (net.code(x) - targets).square().mean()
+            optimizer.zero_grad()
+            anchorlib.anchor(loss, "loss").backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("dealt", ["turned", "shuffled"])
+def test_the_order_of_a_part_that_is_called_alone_is_known_from_the_steps_before(dealt, tmp_path):
+    parts_called_alone("a", tmp_path, "")
+    parts_called_alone("b", tmp_path, dealt)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert {origin.cls for origin in found.origins} == {"rounding"}, found
+    assert max(error for _, error in errors_of(found)) < 1e-3
+
+
+def errors_of(found):
+    """The names and relative errors of all values that differ."""
+    return [
+        (pair.place.name, pair.measure.error_eps * pair.measure.eps)
+        for pair in found.pairs()
+        if pair.place.kind == "value" and not pair.equal
+    ]
+
+
+def test_targets_that_stay_where_their_samples_are_shuffled_stay_apart(tmp_path):
+    parts_called_alone("a", tmp_path, "")
+    parts_called_alone("b", tmp_path, "apart")
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert max(error for name, error in errors_of(found) if name == "loss") > 1e-2

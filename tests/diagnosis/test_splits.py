@@ -70,7 +70,7 @@ def both_split(forms, **changes):
     """Two trainings of one batch, as the parts' means or as their sums."""
     sides = []
     for passes, ranks in forms:
-        one = Splitting(passes=passes, ranks=ranks).but(**changes)
+        one = Splitting(passes=passes, ranks=ranks, tells=True).but(**changes)
         if one.loss != "sum":
             one = one.but(loss="mean" if ranks > 1 else "share")
         sides.append(one.but(reduce="sum" if one.loss == "sum" else "mean"))
@@ -129,7 +129,7 @@ def test_a_loss_that_is_not_divided_by_its_passes_is_told_by_its_factor(compared
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_means_of_parts_of_different_sizes_are_weighted_by_their_samples(turned, compared):
-    split = Splitting(passes=3, loss="weighed")
+    split = Splitting(passes=3, loss="weighed", tells=True)
     pair = (split, whole(split)) if turned else (whole(split), split)
     found = compared(*pair)
     assert found.verdict in ("suspect", "expected"), found

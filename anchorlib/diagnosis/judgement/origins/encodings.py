@@ -21,10 +21,10 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep
 from anchorlib.diagnosis.pairing import Table
+from anchorlib.diagnosis.pairing.splits import buffers_of
 from anchorlib.diagnosis.sizes import read
 from anchorlib.errors import StoreError
 from anchorlib.names import join
-from anchorlib.record import BUFFER
 
 __all__ = ["encoded_otherwise", "exchanged_inputs"]
 
@@ -47,7 +47,7 @@ def encoded_otherwise(first: FirstStep) -> set[str]:
     """
     a, b = first.alignment.a, first.alignment.b
     renamed = {renaming.b: renaming.a for renaming in first.alignment.renamed}
-    known = _buffers(a, {}) & _buffers(b, renamed)
+    known = buffers_of(a) & {(renamed.get(name, name), rank) for name, rank in buffers_of(b)}
     names: set[str] = set()
     barred: set[str] = set()
     places = [
@@ -100,16 +100,6 @@ def _model_of_input(name: str) -> str:
     """Return `critic.input` for the names `critic.input` and `critic.input:1`; "" for no input."""
     model = name.partition(":")[0]
     return model if model.rpartition(".")[2] == "input" else ""
-
-
-def _buffers(table: Table, renamed: dict[str, str]) -> set[tuple[str, int]]:
-    """Return (name, rank) of the buffers that a run states. renamed: the run's names -> A's."""
-    return {
-        (renamed.get(edges.name, edges.name), rank)
-        for rank, statements in table.edges.items()
-        for edges in statements
-        if edges.missing == (BUFFER,)
-    }
 
 
 def _stays(table: Table, row: int) -> bool:

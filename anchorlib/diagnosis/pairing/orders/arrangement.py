@@ -13,7 +13,7 @@ order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,9 +21,10 @@ import numpy as np
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.identity import same_bits
+from anchorlib.diagnosis.pairing.orders.drifted import near_order
 from anchorlib.diagnosis.pairing.orders.order import Order, Orders, Pass, pass_of, wide
 from anchorlib.diagnosis.pairing.orders.permutations import orders
-from anchorlib.diagnosis.pairing.splits import halves_of, parameters_of
+from anchorlib.diagnosis.pairing.splits import buffers_of, halves_of, parameters_of
 from anchorlib.diagnosis.pairing.tables import Table, whole
 from anchorlib.errors import StoreError
 from anchorlib.summary import digest
@@ -87,7 +88,7 @@ def _moves(alignment: Alignment, orders_of: Orders) -> dict[int, Move]:
     whose = a.where(lambda one: one.kind in KINDS and one.name not in parameters)
     pairs = alignment.differing
     pairs = pairs[whose[alignment.a_row[pairs]]]
-    known = _KnownOrders(orders_of)
+    known = _KnownOrders(orders_of, buffers_of(a))
     moves: dict[int, Move] = {}
     values: dict[Hashable, Move] = {}
     for pair in pairs[np.argsort(a.order[alignment.a_row[pairs]], kind="stable")].tolist():
@@ -95,7 +96,7 @@ def _moves(alignment: Alignment, orders_of: Orders) -> dict[int, Move]:
         if not (a.kept[row_a] and b.kept[row_b]):
             continue
         try:
-            move = known.move(a, row_a, b, row_b)
+            move = known.move(alignment, pair)
         except StoreError:
             continue
         tensor = a.tensors[a.tensor[row_a]]
@@ -115,24 +116,28 @@ class _KnownOrders:
     The order of some passes is not known. A forward without gradients, for instance, records no
     input if the program calls parts of the model directly, as to set up a norm from data. Such a
     pass may still read the batch of its step, so the orders of the other passes of its step are
-    tried. For an evaluation after the last optimizer's step, whose step has no other pass, the
-    orders of the step before are tried. A pass whose order is known may also read what another pass
-    of its step made of other samples: orders of as many samples are tried behind its own.
+    tried. Where these have none either, as after the last optimizer's step or in a program that
+    calls parts of the model alone from some step on, the orders of the step before are tried, as
+    many programs deal every batch alike; then the order in which the rows of the record itself are
+    nearly equal. A pass whose order is known may also read what another pass of its step made of
+    other samples: orders of as many samples are tried behind its own.
     """
 
-    def __init__(self, orders_of: Orders) -> None:
-        self._given = orders_of
+    def __init__(self, orders_of: Orders, buffers: Set[tuple[str, int]]) -> None:
+        self._given, self._buffers = orders_of, buffers
         self._known = {key: list(known) for key, known in orders_of.items()}
         self._tries: Counter[Pass] = Counter()
 
-    def move(self, a: Table, row_a: int, b: Table, row_b: int) -> Move | None:
+    def move(self, alignment: Alignment, pair: int) -> Move | None:
         """Return how to reorder B's record to bring it clearly nearer to A's; None if nothing does.
 
         A move that is found decides the order of its pass for later calls. Raises StoreError where
         a record cannot be read.
         """
+        a, b = alignment.a, alignment.b
+        row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
         own = pass_of(a, row_a)
-        for number, order in enumerate(self._orders_for(own)):
+        for number, order in enumerate(self._orders_for(alignment, pair, own)):
             move, settled = _nearest(a, row_a, b, row_b, order)
             if move is not None:
                 known = self._known.setdefault(own, [])
@@ -140,10 +145,12 @@ class _KnownOrders:
                 return move
         return None
 
-    def _orders_for(self, own: Pass) -> list[Order]:
+    def _orders_for(self, alignment: Alignment, pair: int, own: Pass) -> Iterator[Order]:
+        """Yield the orders to try for a pair of records of a pass."""
+        a, row = alignment.a, int(alignment.a_row[pair])
         rank, _, step, _ = own
         if own in self._known:
-            known = self._known[own]
+            known = list(self._known[own])
             lengths = {len(order.places) for order in known}
             others = {
                 len(one.places): one
@@ -152,20 +159,23 @@ class _KnownOrders:
                 for one in some
                 if len(one.places) not in lengths
             }
-            return [*known, *others.values()]
-        self._tries[own] += 1
+            yield from (*known, *others.values())
+            return
+        tensor = a.tensors[a.tensor[row]]
+        if (tensor.name, rank) not in self._buffers:  # which hold no samples, or earlier ones
+            self._tries[own] += 1
         if self._tries[own] > TRIED:
-            return []
-        of_step, before = (
-            [
-                one
-                for of, some in self._given.items()
-                if (of[0], of[2]) == (rank, at)
-                for one in some
-            ]
-            for at in (step, step - 1)
-        )
-        return of_step or before
+            return
+        of_step = self._of_step(rank, step, self._given)
+        yield from of_step or self._of_step(rank, step - 1, self._known)
+        lengths = {len(one.places) for some in self._given.values() for one in some}
+        if not of_step and a.shapes[a.shape[row]][:1] in {(length,) for length in lengths}:
+            yield from filter(None, [near_order(alignment, pair)])
+
+    def _of_step(self, rank: int, step: int, orders_of: Orders) -> list[Order]:
+        """Return the orders of all passes of a step."""
+        passes = ((of, some) for of, some in orders_of.items() if (of[0], of[2]) == (rank, step))
+        return [one for _, some in passes for one in some]
 
 
 def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Order) -> tuple[Move | None, Order]:

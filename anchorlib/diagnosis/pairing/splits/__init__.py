@@ -11,7 +11,7 @@ meetings       two runs merged until both are split alike: runs that both split 
                which B deals the samples of a step to its passes otherwise than A
 """
 
-from anchorlib.diagnosis.pairing.splits.groups import parameters_of
+from anchorlib.diagnosis.pairing.splits.groups import buffers_of, parameters_of
 from anchorlib.diagnosis.pairing.splits.joined_values import halves_of
 from anchorlib.diagnosis.pairing.splits.meetings import met, redealt
 from anchorlib.diagnosis.pairing.splits.merging import Merged, merged
@@ -19,6 +19,7 @@ from anchorlib.diagnosis.pairing.splits.splits import meetings, splits
 
 __all__ = [
     "Merged",
+    "buffers_of",
     "halves_of",
     "meetings",
     "merged",

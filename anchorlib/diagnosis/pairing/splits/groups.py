@@ -19,8 +19,9 @@ import numpy as np
 from anchorlib.diagnosis.pairing.identity import mode_class, repeats
 from anchorlib.diagnosis.pairing.splits.splits import Split
 from anchorlib.diagnosis.pairing.tables import Table, Tensor
+from anchorlib.record import BUFFER
 
-__all__ = ["Key", "RowGroup", "RowGroups", "grouped", "members", "parameters_of"]
+__all__ = ["Key", "RowGroup", "RowGroups", "buffers_of", "grouped", "members", "parameters_of"]
 
 Array = np.ndarray[Any, Any]
 PLACEMENTS, PARTIAL = ":placements", 2
@@ -162,6 +163,16 @@ def parameters_of(table: Table) -> set[str]:
         leaves = {p.name for edges in statements for p in edges.parents if p.call is None}
         names |= leaves - {edges.name for edges in statements}
     return names
+
+
+def buffers_of(table: Table) -> set[tuple[str, int]]:
+    """Return the (name, rank) of the buffers of a run's watched models, as its edges state them."""
+    return {
+        (edges.name, rank)
+        for rank, statements in table.edges.items()
+        for edges in statements
+        if edges.missing == (BUFFER,)
+    }
 
 
 def _partial(table: Table) -> set[tuple[str, str]]:
