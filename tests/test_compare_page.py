@@ -21,11 +21,11 @@ covering, envelope, turns, jumps, bounds, made_by_code, surroundings, verdict, *
         *("rounding.bounds", "made_by_code", "surroundings", "verdict"),
         *("changes.decays", "changes.optimizer_steps"),
         *("rounding.moving_averages", "rounding.moments"),
-        *("noise.few_elements", "origins.learning"),
+        *("noise.few_elements", "origins.learning", "rounding.row_factors"),
     )
 )
 
-decays, steps, averages, moments, few, learning = more
+decays, steps, averages, moments, few, learning, row_factors = more
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
@@ -106,6 +106,14 @@ def test_the_readmes_commands_are_the_pages(ran):
         ("rounding, half precision and less", f"{bounds.TOLERANCE_LOW:g} eps"),
         ("… a kernel of a recurrent layer", f"{bounds.STEP_OPERATIONS} operations"),
         ("… a kernel of a recurrent layer", f"up to {verdict.MOST_TIMES:g} times"),
+        (
+            "… rows that are the other run's times factors on both sides of 1",
+            f"{row_factors.FACTORS} of them at least",
+        ),
+        (
+            "… rows that are the other run's times factors on both sides of 1",
+            f"{row_factors.SHARE:.0%}".replace("%", " %"),
+        ),
         (
             "… Adam's averages where one run alone has a fused optimizer, on an accelerator",
             f"{averages.MARGIN:g} times",

@@ -33,7 +33,7 @@ from anchorlib.diagnosis.judgement import (
     only_dead_ends,
     partials,
     preceding,
-    times_of_kernels,
+    times_of_origins,
     turns,
     verdict,
 )
@@ -271,7 +271,7 @@ def _judged(
     """
     if scored is None or around is None or not len(measures):
         return None, None
-    times = times_of_kernels(origins)
+    times = times_of_origins(origins)
     leaving = leaves_noise(judged, measures, scored / times)
     noise_drift = drift(judged, measures, scored / times, around)
     noise_drift = noise_drift._replace(worst=noise_drift.worst * times)

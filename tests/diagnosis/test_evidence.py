@@ -6,6 +6,7 @@ the same words must not be said of them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import pytest
@@ -191,7 +192,9 @@ def test_nothing_is_told_of_what_differs_otherwise(control, once):
     one, changes, words = CONTROLS[control]
     verdict, said = told(once(one), once(replace(one, **changes)))
     assert (verdict == "suspect") == (changes == {"fused": True}), said
-    assert [word for word in words if word in said] == [], said
+    # From which step on the losses differ depends on how a processor rounds.
+    told_of = re.sub(r"the losses differ from step \d+ on", "", said)
+    assert [word for word in words if word in told_of] == [], said
 
 
 def two_logits(store, name, *, temperature=1.0):

@@ -56,7 +56,7 @@ from anchorlib.diagnosis.judgement.origins import (
     preceding,
 )
 from anchorlib.diagnosis.judgement.rounding import Benign, benign, only_dead_ends
-from anchorlib.diagnosis.judgement.verdict import Drift, drift, times_of_kernels, verdict
+from anchorlib.diagnosis.judgement.verdict import Drift, drift, times_of_origins, verdict
 
 __all__ = [
     "BAD",
@@ -89,7 +89,7 @@ __all__ = [
     "partials",
     "perturbation",
     "preceding",
-    "times_of_kernels",
+    "times_of_origins",
     "turns",
     "verdict",
 ]

@@ -29,6 +29,7 @@ from anchorlib.diagnosis.judgement.origins import LIMIT, LIMIT_LOW, equal_learni
 from anchorlib.diagnosis.judgement.rounding import (
     Resummations,
     RoundingBound,
+    differs_by_row_factors,
     is_rest_of_terms,
     rounding_bound,
 )
@@ -164,6 +165,8 @@ class ComputedRows:
             return "rounding", resummed.note
         if is_rest_of_terms(self.frontier, row, row_b):
             return "rounding", "its bits show that its terms cancel; judged against them"
+        if differs_by_row_factors(self.frontier, row, row_b):
+            return "rounding", "each of its rows is the other's times a factor that rounding makes"
         notes = (error.note, resummed.note if resummed else "")
         return self._large(row, measure, "; ".join(filter(None, notes)))
 

@@ -15,11 +15,15 @@ import numpy as np
 from anchorlib.diagnosis.judgement.noise import ELEMENTS, FLOOR, Envelope, kinds_of, medians
 from anchorlib.diagnosis.judgement.origin_classifier import BAD
 from anchorlib.diagnosis.judgement.origins import Origin
-from anchorlib.diagnosis.judgement.rounding import RECURRENT, TOLERANCE
+from anchorlib.diagnosis.judgement.rounding import (
+    RECURRENT,
+    TOLERANCE,
+    differs_by_row_factors,
+)
 from anchorlib.diagnosis.pairing import Alignment, Counts
 from anchorlib.diagnosis.sizes import Measures
 
-__all__ = ["Drift", "drift", "times_of_kernels", "verdict"]
+__all__ = ["Drift", "drift", "times_of_origins", "verdict"]
 
 Array = np.ndarray[Any, Any]
 COVERED = 4.0
@@ -47,7 +51,8 @@ MANY = 16
 """How many scores of small tensors are needed to judge them together: single scores may be large by
 chance, the median of many is not."""
 MOST_TIMES = 16.0
-"""How many times TOLERANCE a kernel of a recurrent layer is taken to be off at most: 128 eps."""
+"""How many times TOLERANCE a kernel of a recurrent layer is taken to be off at most: 128 eps; and
+half of that for a spread whose terms cancel."""
 UNKNOWN = ("starts_unequal", "window_start")
 
 
@@ -101,23 +106,35 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
     return worst._replace(covered=covered)
 
 
-def times_of_kernels(origins: Sequence[Origin]) -> float:
-    """Return how many times as far as noise a recurrent layer's kernel may move the runs apart.
+def times_of_origins(origins: Sequence[Origin]) -> float:
+    """Return how many times as far as noise the rounding of some origins may move the runs apart.
 
-    Kernels of recurrent layers approximate their gates. Where such a kernel is off by more than
-    TOLERANCE eps, what follows from it may be as many times further off than what follows from
-    noise, by which parameters are off by one eps. Only results of such a kernel count, whose error
-    is relative to their own size: a gradient whose terms cancel may be far off by rounding alone.
-    From 1.0 to MOST_TIMES. origins: the records where the runs part.
+    Kernels of recurrent layers approximate their gates, and a spread may be the rest of terms that
+    cancel. Where such a value is off by more than TOLERANCE eps, what follows from it may be as
+    many times further off than what follows from noise, by which parameters are off by one eps.
+    Only values count, whose error is relative to their own size: a gradient whose terms cancel may
+    be far off by rounding alone. From 1.0 to MOST_TIMES. origins: the records where the runs part.
     """
-    errors = [
-        origin.measure.error_eps / TOLERANCE
-        for origin in origins
-        if origin.cls == "rounding"
-        and origin.place.kind == "value"
-        and any(map(RECURRENT.match, (*origin.ops_a, *origin.ops_b)))
-    ]
-    return min(MOST_TIMES, max([1.0, *(error for error in errors if np.isfinite(error))]))
+    values = [one for one in origins if one.cls == "rounding" and one.place.kind == "value"]
+    times = [one.measure.error_eps / TOLERANCE * _roughness(one) for one in values]
+    return min(MOST_TIMES, max([1.0, *(each for each in times if np.isfinite(each))]))
+
+
+def _roughness(origin: Origin) -> float:
+    """Return how much of an origin's error widens the noise: all of it, twice that, or nothing.
+
+    All of it where a kernel of a recurrent layer made the origin. Twice that where rows differ by
+    factors (`differs_by_row_factors`): the squares that an optimizer keeps are twice as far off as
+    the gradients of what reads these rows.
+    """
+    if any(map(RECURRENT.match, (*origin.ops_a, *origin.ops_b))):
+        return 1.0
+    if origin.evidence is None or not origin.measure.error_eps > TOLERANCE:
+        return 0.0
+    frontier, row = origin.evidence
+    pair = int(np.searchsorted(frontier.alignment.a_row, row))  # pairs are in A's order
+    factors = differs_by_row_factors(frontier, row, int(frontier.alignment.b_row[pair]))
+    return 2.0 if factors else 0.0
 
 
 def _of_kind(kind: str, scores: Array, error: Array, step: Array, low: Array, first: int) -> Drift:

@@ -6,6 +6,7 @@ conditioning     how many times a normalisation enlarges the rounding of its inp
 logarithms       how far a logarithm rounds where it is near zero
 probabilities    how far a binary cross entropy of probabilities may be from that of logits
 grids            the rest of terms that cancel, known by its bits
+row_factors      rows that are multiples of each other: what is divided by a spread that rounds
 resummation      a record computed once more in float64 from its recorded inputs
 benign           differences of bits that are no difference of values
 unused           values that differ only in elements on which no loss depends
@@ -33,6 +34,7 @@ from anchorlib.diagnosis.judgement.rounding.jumps import Jump, jump
 from anchorlib.diagnosis.judgement.rounding.moments import hidden_by_a_norm
 from anchorlib.diagnosis.judgement.rounding.moving_averages import errors_of_averages
 from anchorlib.diagnosis.judgement.rounding.resummation import Resummations
+from anchorlib.diagnosis.judgement.rounding.row_factors import differs_by_row_factors
 
 __all__ = [
     "LEARNT",
@@ -43,6 +45,7 @@ __all__ = [
     "Resummations",
     "RoundingBound",
     "benign",
+    "differs_by_row_factors",
     "errors_of_averages",
     "hidden_by_a_norm",
     "is_rest_of_terms",

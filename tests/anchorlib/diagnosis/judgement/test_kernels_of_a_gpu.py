@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import anchorlib
 from anchorlib.diagnosis.judgement.rounding import moving_averages
-from anchorlib.diagnosis.judgement.verdict import MOST_TIMES, times_of_kernels
+from anchorlib.diagnosis.judgement.verdict import MOST_TIMES, times_of_origins
 from tests.diagnosis.training import perturbed
 from tests.once import Once
 
@@ -181,7 +181,8 @@ def test_results_of_such_a_kernel_alone_widen_the_noise_and_not_without_end(
     place = SimpleNamespace(kind=kind)
     measure = SimpleNamespace(error_eps=eps)
     origin = SimpleNamespace(place=place, cls=cls, ops_a=(op,), ops_b=(), measure=measure)
-    assert times_of_kernels([origin]) == times
+    origin.evidence = None
+    assert times_of_origins([origin]) == times
 
 
 def test_a_recurrent_layer_that_is_further_off_is_a_fault(once):
