@@ -25,7 +25,7 @@ from anchorlib.diagnosis.pairing.inner_gradients import inner_gradients
 from anchorlib.diagnosis.pairing.join import align
 from anchorlib.diagnosis.pairing.orders import near_order
 from anchorlib.diagnosis.pairing.selected import aligned_runs
-from anchorlib.diagnosis.pairing.splits import parameters_of
+from anchorlib.diagnosis.pairing.splits import buffers_of, parameters_of
 from anchorlib.diagnosis.pairing.tables import (
     NO_REPRESENTATIVES,
     RecordPlace,
@@ -52,6 +52,7 @@ __all__ = [
     "Table",
     "align",
     "aligned_runs",
+    "buffers_of",
     "compiled",
     "inner_gradients",
     "is_taken",

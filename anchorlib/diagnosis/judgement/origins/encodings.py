@@ -20,8 +20,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep
-from anchorlib.diagnosis.pairing import Table
-from anchorlib.diagnosis.pairing.splits import buffers_of
+from anchorlib.diagnosis.pairing import Table, buffers_of
 from anchorlib.diagnosis.sizes import read
 from anchorlib.errors import StoreError
 from anchorlib.names import join

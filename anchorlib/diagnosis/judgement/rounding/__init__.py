@@ -9,6 +9,7 @@ grids            the rest of terms that cancel, known by its bits
 row_factors      rows that are multiples of each other: what is divided by a spread that rounds
 resummation      a record computed once more in float64 from its recorded inputs
 benign           differences of bits that are no difference of values
+idle_buffers     buffers that an evaluation reads without calling their module
 unused           values that differ only in elements on which no loss depends
 sparse           sparse gradients that hold equal numbers, stored differently
 shaken           elements whose gradient is rounding alone

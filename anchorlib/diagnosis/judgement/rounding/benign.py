@@ -7,6 +7,7 @@ dtype  equal values in two element types, after both are rounded to the coarser 
 sparse a sparse gradient that is stored differently, with equal sums at all indices
 unused values of elements on which no loss depends (`unused`)
 decay  gradients that hold the weight decay which the other run's optimizer adds itself (`decay`)
+idle   buffers that an evaluation reads without calling their module (`idle_buffers`)
 hand   gradients that one run alters after backward, as the other's backward makes them (`by_hand`)
 
 A dead end is a scalar, mostly the loss, from which nothing else is computed: the gradients of its
@@ -24,6 +25,7 @@ import numpy as np
 from anchorlib.diagnosis.judgement.rounding.bounds import TOLERANCE
 from anchorlib.diagnosis.judgement.rounding.by_hand import altered_by_hand
 from anchorlib.diagnosis.judgement.rounding.decay import decayed_elsewhere
+from anchorlib.diagnosis.judgement.rounding.idle_buffers import idle_buffers
 from anchorlib.diagnosis.judgement.rounding.sparse import stored_otherwise
 from anchorlib.diagnosis.judgement.rounding.unused import unused
 from anchorlib.diagnosis.pairing import Alignment, shared_codes
@@ -33,7 +35,7 @@ __all__ = ["Benign", "benign", "only_dead_ends"]
 
 Array = np.ndarray[Any, Any]
 SIGN, SCALE, DTYPE, SPARSE = "sign", "scale", "dtype", "sparse"
-UNUSED, DECAY, BY_HAND = "unused", "decay", "hand"
+UNUSED, DECAY, BY_HAND, IDLE = "unused", "decay", "hand", "idle"
 _WORDS = {
     SIGN: "in the sign of zero alone",
     SCALE: "by the loss scale alone",
@@ -42,6 +44,7 @@ _WORDS = {
     UNUSED: "in elements alone on which no loss depends: their gradient is zero in both runs",
     BY_HAND: "in gradients of backward alone, which one run's program makes equal before the "
     "optimizer reads them",
+    IDLE: "as buffers alone that an evaluation reads without calling their module",
     DECAY: "by the weight decay alone that the other run's optimizer adds itself",
 }
 
@@ -52,7 +55,7 @@ class Benign:
 
     pairs: indices of the alignment's pairs.
     why: the reason of each of these, by the module's words: "sign", "scale", "dtype", "sparse",
-    "unused", "decay" or "hand".
+    "unused", "decay", "hand" or "idle".
     """
 
     pairs: Array
@@ -60,8 +63,8 @@ class Benign:
 
     @property
     def unused(self) -> bool:
-        """Whether there are pairs whose values differ only in elements on which no loss depends."""
-        return bool((self.why == UNUSED).any())
+        """Whether there are pairs whose values differ only where no loss depends on them."""
+        return bool(np.isin(self.why, (UNUSED, IDLE)).any())
 
     def without(self, alignment: Alignment) -> Alignment:
         """Return the alignment with the pairs of this object marked as equal."""
@@ -95,8 +98,9 @@ def benign(alignment: Alignment, measures: Measures) -> Benign:
     decayed = ~of_equal_values & decayed_elsewhere(alignment, measures)
     altered = ~(of_equal_values | decayed) & altered_by_hand(alignment, measures)
     why = np.where(stored, SPARSE, np.where(dead, UNUSED, np.where(decayed, DECAY, why)))
-    why = np.where(altered, BY_HAND, why)
-    known = of_equal_values | dead | decayed | altered
+    idle = ~of_equal_values & idle_buffers(alignment, measures)
+    why = np.where(idle, IDLE, np.where(altered, BY_HAND, why))
+    known = of_equal_values | dead | decayed | altered | idle
     return Benign(measures.pair[known], why[known])
 
 
