@@ -23,9 +23,9 @@ def detached(frontier: Frontier, row: int) -> list[str]:
 
     Three signs are tried in turn. The first is a record from which gradients reach the row's tensor
     in one run, and that has no graph in the other run. The second is a record from which gradients
-    reach, in the other run, all the same tensors but the row's. The third is a record of which one
-    run makes more calls that lead gradients to the tensor, while the other run makes calls of it
-    without gradients.
+    reach, in the other run, the same tensors but the row's, or but several of which it is one. The
+    third is a record of which one run makes more calls that lead gradients to the tensor, while the
+    other run makes calls of it without gradients.
     """
     alignment = frontier.alignment
     tensor = alignment.a.tensors[alignment.a.tensor[row]]
@@ -102,14 +102,15 @@ def _cut(
 ) -> str:
     """Return a clause that names the record that leads gradients to `name` in one run alone, or "".
 
-    In the other run, that record leads gradients only to other tensors.
+    In the other run, that record leads gradients only to some of the other tensors: what is cut may
+    be made of several.
     edges_a, edges_b: the stored edges of A and of B. back: B's names -> A's, where they differ.
     """
     a, b = _parents(edges_a, {}), _parents(edges_b, back)
     for run, own, others in (("A", a, b), ("B", b, a)):
         for site, parents in own.items():
             other = others.get(site)
-            if name in parents and other and other == parents - {name}:
+            if name in parents and other and other < parents and name not in other:
                 return f"in {run} alone gradients come back to it from {escape(site[0])} (detach?)"
     return ""
 

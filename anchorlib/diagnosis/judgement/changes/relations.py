@@ -5,11 +5,12 @@
     B's elements are A's, 1 place on along axis 0
     B has A's elements, arranged otherwise
     each row of B is A's times a factor of its own, 0.2 to 0.9
+    each of B's slices along axis 1 is A's times a factor of its own, 0.2 to 0.9
     where they differ B has 0                   where they differ A has 5, B 0
 
 Such a relation shows a formula that a program leaves out or applies twice: a table of noise that is
-not summed up, a missing root, a position that is off by one, a weight of each sample. Multiples are
-found in `changes`.
+not summed up, a missing root, a position that is off by one, a weight of each sample or feature.
+Multiples are found in `changes`.
 """
 
 from __future__ import annotations
@@ -95,18 +96,22 @@ def _moved(a: Array, b: Array) -> Iterator[str]:
 
 
 def _factors(a: Array, b: Array) -> Iterator[str]:
-    """Yield a clause if every row of B is a multiple of A's row, by factors that differ by row."""
-    if a.ndim < 2 or a[0].size < FEW:
+    """Yield a clause if slices of B along an axis are multiples of A's, by factors that differ."""
+    if a.ndim < 2:
         return
-    rows_a, rows_b = a.reshape(len(a), -1), b.reshape(len(b), -1)
-    sizes = (rows_a * rows_a).sum(axis=1)
-    used = sizes > 0
-    if used.sum() < 2 or rows_b[~used].any():
-        return
-    factors = (rows_a * rows_b).sum(axis=1)[used] / sizes[used]
-    if _same(factors[:, None] * rows_a[used], rows_b[used]) and np.ptp(factors) > CLEAR:
-        low, high = factors.min(), factors.max()
-        yield f"each row of B is A's times a factor of its own, {low:.3g} to {high:.3g}"
+    for axis, length in enumerate(a.shape):
+        if a.size < FEW * length:
+            continue
+        rows_a, rows_b = (np.moveaxis(one, axis, 0).reshape(length, -1) for one in (a, b))
+        sizes = (rows_a * rows_a).sum(axis=1)
+        used = sizes > 0
+        if used.sum() < 2 or rows_b[~used].any():
+            continue
+        factors = (rows_a * rows_b).sum(axis=1)[used] / sizes[used]
+        if _same(factors[:, None] * rows_a[used], rows_b[used]) and np.ptp(factors) > CLEAR:
+            whose = f"each of B's slices along axis {axis}" if axis else "each row of B"
+            low, high = factors.min(), factors.max()
+            yield f"{whose} is A's times a factor of its own, {low:.3g} to {high:.3g}"
 
 
 def _replaced(a: Array, b: Array) -> Iterator[str]:

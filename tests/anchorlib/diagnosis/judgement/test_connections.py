@@ -208,3 +208,38 @@ def test_a_result_that_one_run_gives_on_detached_is_told_under_the_models_own_na
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.verdict == "unexpected", found
     assert f"in {run} alone gradients come back to it from back (detach?)" in found.sentence
+
+
+class Joined(nn.Module):
+    """Two embeddings that a tower reads together, and a product of both beside it."""
+
+    def __init__(self, *, flows: bool) -> None:
+        super().__init__()
+        self.flows = flows
+        self.user, self.item = nn.Embedding(20, 8), nn.Embedding(20, 8)
+        self.tower = nn.Linear(16, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        user, item = self.user(x[:, 0]), self.item(x[:, 1])
+        both = torch.cat([user, item], 1)
+        deep = self.tower(both if self.flows else both.detach())
+        return deep[:, 0] + (user * item).sum(1)
+
+
+@pytest.mark.parametrize(("flows", "run"), [((True, False), "A"), ((False, True), "B")])
+def test_several_tensors_that_one_run_detaches_together_are_told(tmp_path, flows, run):
+    for name, own in zip("ab", flows, strict=True):
+        torch.manual_seed(0)
+        model = Joined(flows=own)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        draw = torch.Generator().manual_seed(1)
+        with anchorlib.start(name, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                loss = (model(torch.randint(0, 20, (12, 2), generator=draw)) - 1).square().mean()
+                anchorlib.anchor(loss, "loss").backward()
+                optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "unexpected", found
+    assert f"in {run} alone gradients come back to it from tower (detach?)" in found.sentence

@@ -69,6 +69,21 @@ def test_how_a_table_follows_from_the_others_is_told(tmp_path, change, said):
     assert said in found.sentence
 
 
+@pytest.mark.parametrize(
+    ("axis", "said"),
+    [(0, "each row of B is A's times"), (1, "each of B's slices along axis 1 is A's times")],
+)
+def test_rows_or_columns_that_are_scaled_by_factors_of_their_own_are_told(tmp_path, axis, said):
+    draw = torch.Generator().manual_seed(0)
+    table = torch.randn(16, 9, generator=draw)
+    factors = torch.linspace(0.5, 2, table.shape[axis]).unsqueeze(1 - axis)
+    for run, own in (("a", table), ("b", table * factors)):
+        with anchorlib.start(run, store=tmp_path, recorder="thread"):
+            anchorlib.anchor(own, "table")
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert f"{said} a factor of its own, 0.5 to 2" in str(found.origins[0].why), found
+
+
 @pytest.mark.slow
 def test_a_table_that_follows_by_no_formula_is_said_to_follow_by_none(tmp_path):
     for run, end in (("a", 0.1), ("b", 0.3)):
