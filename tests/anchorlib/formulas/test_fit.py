@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import mpmath
@@ -113,6 +114,12 @@ BY_HAND: dict[str, dict[str, Callable[..., Tensor]]] = {
 }
 
 
+def written(formulas: Iterable[str]) -> set[str]:
+    """The formulas without whose functions they are: some processors round all of torch's right."""
+    whose = re.compile(r" \((torch's|correctly rounded) functions\)$")
+    return {whose.sub("", one) for one in formulas}
+
+
 @pytest.mark.parametrize(
     ("function", "name"), [(one, name) for one, names in BY_HAND.items() for name in names]
 )
@@ -123,7 +130,8 @@ def test_code_written_by_hand_is_named_by_its_formula_and_nothing_else_is(
     g, x = random(3, precision)
     inputs = [x] if function == "silu" else [g, torch.sigmoid(x)]
     found = told([ACTIVATIONS[function]], inputs, BY_HAND[function][name](*inputs))
-    assert set(found.formulas) - {"torch's kernel"} == {name}
+    assert name in found.formulas
+    assert written(found.formulas) - {"torch's kernel"} == written([name])
 
 
 def test_bfloat16_code_that_rounds_at_each_step_is_told_from_a_kernel_that_rounds_once() -> None:
@@ -142,7 +150,9 @@ def test_a_layer_norm_by_hand_is_told_from_torchs() -> None:
     mean = x.mean(-1, keepdim=True)
     variance = (x - mean).pow(2).mean(-1, keepdim=True)
     found = told([layer_norm(1e-5)], [x], (x - mean) / (variance + 1e-5).sqrt())
-    assert found.formulas == ("(x - mean)/sqrt(var + eps)*w + b, torch's sum (torch's functions)",)
+    by_hand = "(x - mean)/sqrt(var + eps)*w + b, torch's sum (torch's functions)"
+    assert by_hand in found.formulas
+    assert written(found.formulas) == written([by_hand])
 
 
 def test_of_two_functions_the_one_that_was_computed_is_told() -> None:

@@ -14,6 +14,7 @@ intermediates    results inside a model by which the runs differ on their way to
 returned         outputs of models in two forms, as the losses behind them show
 encodings        constants in another encoding, and inputs that are handed over in another order
 idle_elements    values that differ only in elements that no loss reads
+left_out_rows    rows of an output that one run alone computes, and that no loss reads
 numbers_read     single numbers from which a larger recorded number is made
 turns            backward passes that contribute in another order to equal gradients
 packed           packed sequences, whose rows stand in the order of time and then of length

@@ -17,6 +17,7 @@ import numpy as np
 from anchorlib.diagnosis.causes import is_grafted
 from anchorlib.diagnosis.judgement.origins.cancelling import cancelling
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep, module_of
+from anchorlib.diagnosis.judgement.origins.left_out_rows import leaves_out_idle_rows
 from anchorlib.diagnosis.judgement.origins.numbers_read import sizes_of_readers
 from anchorlib.diagnosis.judgement.origins.returned import read_by_losses
 from anchorlib.diagnosis.sizes import coarsest_formats, steady_elements_apart
@@ -201,7 +202,7 @@ def _same_amount(first: FirstStep, modules: set[str]) -> bool:
     inside the model returns as many: code that calls a model's modules by itself calls the model
     less often. It also suffices that all outputs of the model together have as many, if both runs
     compute a recorded loss from this output: one run may stack two outputs, or put them side by
-    side.
+    side. And it suffices that one run leaves out rows of the output on which no loss depends.
     """
     firsts: dict[tuple[str, int], int] = {}
     read: dict[tuple[str, int], bool] | None = None
@@ -217,6 +218,8 @@ def _same_amount(first: FirstStep, modules: set[str]) -> bool:
             continue
         entry = firsts.get((tensor.name.partition(".")[0], tensor.rank), number)
         if _as_much(first, number) or _as_much(first, entry):
+            continue
+        if leaves_out_idle_rows(first, number, LIMIT):
             continue
         read = read_by_losses(first) if read is None else read
         if (tensor.name, tensor.rank) not in read or not _same_sum(first, tensor.name, tensor.rank):
