@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.judgement.changes.operations import plainly
 from anchorlib.diagnosis.judgement.sparse_sums import INDICES, VALUES
 from anchorlib.names import escape
 from anchorlib.record import Edges
@@ -21,11 +22,12 @@ def detached(frontier: Frontier, row: int) -> list[str]:
 
     row: a gradient of A; a `value` row gives [].
 
-    Three signs are tried in turn. The first is a record from which gradients reach the row's tensor
+    Four signs are tried in turn. The first is a record from which gradients reach the row's tensor
     in one run, and that has no graph in the other run. The second is a record from which gradients
     reach, in the other run, the same tensors but the row's, or but several of which it is one. The
     third is a record of which one run makes more calls that lead gradients to the tensor, while the
-    other run makes calls of it without gradients.
+    other run makes calls of it without gradients. The fourth is a record that both runs make of the
+    tensor by the same operations, some of which take in one run alone what autograd follows.
     """
     alignment = frontier.alignment
     tensor = alignment.a.tensors[alignment.a.tensor[row]]
@@ -44,7 +46,8 @@ def detached(frontier: Frontier, row: int) -> list[str]:
             if alone:
                 who = escape(alone[0])
                 return [f"in {run} alone gradients come back to it from {who} (detach?)"]
-        if cut := _cut(told_a, told_b, same, back) or _called_with_gradients(a, b):
+        cut = _cut(told_a, told_b, same, back) or _called_with_gradients(a, b)
+        if cut := cut or _cut_inside(told_a, told_b, same, back):
             return [cut]
     return []
 
@@ -113,6 +116,52 @@ def _cut(
             if name in parents and other and other < parents and name not in other:
                 return f"in {run} alone gradients come back to it from {escape(site[0])} (detach?)"
     return ""
+
+
+def _cut_inside(
+    edges_a: Iterable[Edges], edges_b: Iterable[Edges], name: str, back: dict[str, str]
+) -> str:
+    """Return a clause on a record inside of which one run cuts the graph behind `name`; or "".
+
+    Both runs make the record by the same operations. Where the graph is cut, an operation takes a
+    value that autograd does not follow: a state, for example, that is detached between two chunks.
+    edges_a, edges_b: the stored edges of A and of B. back: B's names -> A's, where they differ.
+    """
+    made = {
+        (edges.name, edges.phase, edges.pass_index, edges.call): edges
+        for edges in reversed(list(edges_a))
+        if name in _followed(edges)
+    }
+    for other in edges_b:
+        site = (back.get(other.name, other.name), other.phase, other.pass_index, other.call)
+        own = made.get(site)
+        if own is None or own.ops != other.ops or len(own.inputs) != len(other.inputs):
+            continue
+        for run, more, fewer in (("A", own, other), ("B", other, own)):
+            if ends := _followed_in_one(more, fewer):
+                op = plainly(more.ops[ends[0]])
+                times = f"{len(ends)} inputs" if len(ends) > 1 else "an input"
+                return (
+                    f"inside {escape(site[0])} gradients go on behind {times} of {op} in {run} "
+                    "alone (detach?)"
+                )
+    return ""
+
+
+def _followed_in_one(more: Edges, fewer: Edges) -> list[int]:
+    """Return, for each input that autograd follows in `more` alone, the number of its operation.
+
+    [] where any other input differs. more, fewer: edges with the same operations.
+    """
+    ends: list[int] = []
+    for number, (own, other) in enumerate(zip(more.inputs, fewer.inputs, strict=True)):
+        if len(own) != len(other):
+            return []
+        apart = [(x, y) for x, y in zip(own, other, strict=True) if x != y]
+        if any(x == 0 or y != 0 for x, y in apart):
+            return []
+        ends += [number] * len(apart)
+    return ends
 
 
 def _parents(statements: Iterable[Edges], renamed: dict[str, str]) -> dict[Site, set[str]]:

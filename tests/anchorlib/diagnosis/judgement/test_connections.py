@@ -243,3 +243,40 @@ def test_several_tensors_that_one_run_detaches_together_are_told(tmp_path, flows
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.verdict == "unexpected", found
     assert f"in {run} alone gradients come back to it from tower (detach?)" in found.sentence
+
+
+class Chunked(nn.Module):
+    """A recurrence over eight places, whose state may be detached between two chunks of four."""
+
+    def __init__(self, *, flows: bool) -> None:
+        super().__init__()
+        self.flows, self.decay = flows, nn.Parameter(torch.full((6,), -0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, states = torch.zeros_like(x[:, 0]), []
+        for place in range(8):
+            if place == 4 and not self.flows:
+                state = state.detach()
+            state = state * self.decay.exp() + x[:, place]
+            states.append(state)
+        return torch.stack(states, 1)
+
+
+@pytest.mark.parametrize(("flows", "run"), [((True, False), "A"), ((False, True), "B")])
+def test_a_state_that_is_detached_inside_a_module_is_told(tmp_path, flows, run):
+    for name, own in zip("ab", flows, strict=True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 6), Chunked(flows=own), nn.Linear(6, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        draw = torch.Generator().manual_seed(1)
+        with anchorlib.start(name, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                loss = (model(torch.randn(12, 8, 5, generator=draw)) - 1).square().mean()
+                anchorlib.anchor(loss, "loss").backward()
+                optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "unexpected", found
+    said = f"inside 1 gradients go on behind an input of Mul in {run} alone (detach?)"
+    assert said in found.sentence
