@@ -1,6 +1,7 @@
 """How B's record follows from A's, where one formula turns all elements of A's into those of B's.
 
     B is A plus 1                  B is the square of A            B is 1 minus A
+    B is 0.7 times the square of A          A sums up to 1 along axis 1, B along axis 0
     B is the cumulative product of A                               A is the cumulative product of B
     B's elements are A's, 1 place on along axis 0
     B has A's elements, arranged otherwise
@@ -69,9 +70,8 @@ def _clauses(a: Array, b: Array) -> Iterator[str]:
         yield f"B is A {'plus' if shift > 0 else 'minus'} {abs(shift):.6g}"
     if _same(1 - a, b):
         yield "B is 1 minus A"
-    for name, power in POWERS.items():
-        if _same(power(a), b):
-            yield f"B is {name} of A"
+    yield from _powers(a, b)
+    yield from _summing_up(a, b)
     if a.ndim == 1:
         if _same(np.cumprod(a), b):
             yield "B is the cumulative product of A"
@@ -80,6 +80,31 @@ def _clauses(a: Array, b: Array) -> Iterator[str]:
     yield from _moved(a, b)
     yield from _factors(a, b)
     yield from _replaced(a, b)
+
+
+def _powers(a: Array, b: Array) -> Iterator[str]:
+    """Yield a clause where each element of B is a power of A's, or one multiple of that."""
+    for name, power in POWERS.items():
+        made = power(a)
+        if _same(made, b):
+            yield f"B is {name} of A"
+        times = float((made * b).sum() / (made * made).sum())
+        if abs(times) > CLEAR and _same(times * made, b):
+            yield f"B is {times:.6g} times {name} of A"
+
+
+def _summing_up(a: Array, b: Array) -> Iterator[str]:
+    """Yield a clause where each run's elements sum up to 1 along another axis: two softmaxes."""
+    sums = [
+        [axis for axis in range(one.ndim) if np.abs(one.sum(axis) - 1).max() <= CLEAR / 10]
+        for one in (a, b)
+    ]
+    if all(len(axes) == 1 for axes in sums) and sums[0] != sums[1]:
+        (of_a,), (of_b,) = sums
+        yield f"A sums up to 1 along axis {of_a}, B along axis {of_b}"
+    elif sorted(map(len, sums)) == [0, 1]:
+        run, other = "AB" if sums[0] else "BA"
+        yield f"{run} sums up to 1 along axis {(sums[0] or sums[1])[0]}, {other} along none"
 
 
 def _moved(a: Array, b: Array) -> Iterator[str]:

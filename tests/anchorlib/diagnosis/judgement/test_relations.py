@@ -84,6 +84,28 @@ def test_rows_or_columns_that_are_scaled_by_factors_of_their_own_are_told(tmp_pa
     assert f"{said} a factor of its own, 0.5 to 2" in str(found.origins[0].why), found
 
 
+SCORES = torch.randn(7, 5, generator=torch.Generator().manual_seed(2))
+SHARES = torch.rand(12, generator=torch.Generator().manual_seed(3)) + 0.1
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        (SCORES.softmax(1), SCORES.softmax(0), "A sums up to 1 along axis 1, B along axis 0"),
+        (SCORES.softmax(1), SCORES.sigmoid(), "A sums up to 1 along axis 1, B along none"),
+        (SHARES / SHARES.sum(), SHARES**2 / (SHARES**2).sum(), " times the square of A"),
+        (SCORES, SCORES.flip(1) + 0.1 * SCORES**3, ""),
+    ],
+)
+def test_sums_and_multiples_of_powers_are_told(tmp_path, a, b, said):
+    for run, own in (("a", a), ("b", b)):
+        with anchorlib.start(run, store=tmp_path, recorder="thread"):
+            anchorlib.anchor(own.clone(), "table")
+    why = str(anchorlib.compare("a", "b", store=tmp_path).origins[0].why)
+    assert said in why
+    assert said or not any(word in why for word in ("sums up", "times", "square", "root"))
+
+
 @pytest.mark.slow
 def test_a_table_that_follows_by_no_formula_is_said_to_follow_by_none(tmp_path):
     for run, end in (("a", 0.1), ("b", 0.3)):
