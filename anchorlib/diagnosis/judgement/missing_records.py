@@ -96,7 +96,9 @@ class MissingRecords:
     def _unseen_gradients(self, row: int) -> bool:
         """Return whether a row depends on a parameter that unrecorded gradients may have changed.
 
-        False at pass 0 of step 0, before which nothing changes a parameter.
+        False at pass 0 of step 0, before which nothing changes a parameter, and for a parameter
+        that was equal when the optimizer's step before it had updated it: the program itself has
+        written that one since, as one that puts an average in its place.
         """
         front = self.frontier
         a = front.alignment.a
@@ -117,7 +119,17 @@ class MissingRecords:
             }
             if learnt and not learnt.intersection(names):
                 return False  # no optimizer holds this parameter: code moves it, as a model's copy
+            if not pass_index and self._was_equal(row):
+                return False
         return any(name not in with_gradients for name in names)
+
+    def _was_equal(self, row: int) -> bool:
+        """Return whether a parameter's row follows an update of the step before, of equal bits."""
+        front = self.frontier
+        a = front.alignment.a
+        own = a.tensors[a.tensor[row]]
+        before = a.of_tensor(own.name, "updated", own.rank) & (a.step == a.step[row] - 1)
+        return bool(before.any()) and bool((front.status[before] == EQUAL).all())
 
     def _stands_still(self, row: int, measure: Measure) -> bool:
         """Return whether a row's error is too large to come from parameters moved between passes.

@@ -68,3 +68,41 @@ def test_it_is_the_origin_and_what_follows_is_none(when, fused, once):
 def test_another_implementation_of_the_optimizer_alone_is_no_fault(once):
     found = anchorlib.compare(once(Training()), once(Training(fused=True)))
     assert found.verdict in ("suspect", "expected"), found
+
+
+def averaged(store, name: str, *, since: int, fused: bool = False) -> None:
+    """A training whose parameters are replaced by their average, which is evaluated at the end."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=fused)
+    draw = torch.Generator().manual_seed(1)
+    seen = []
+    with anchorlib.start(name, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for step in range(4):
+            optimizer.zero_grad()
+            x = torch.randn(16, 8, generator=draw)
+            anchorlib.anchor(functional.mse_loss(model(x), x[:, :4]), "loss").backward()
+            optimizer.step()
+            if step >= since:
+                seen.append([one.detach().clone() for one in model.parameters()])
+        with torch.no_grad():
+            for own, each in zip(model.parameters(), zip(*seen, strict=True), strict=True):
+                own.copy_(torch.stack(each).mean(0))
+            model(x)
+
+
+def test_an_average_over_other_steps_that_is_put_in_at_the_end_is_a_fault(tmp_path):
+    averaged(tmp_path, "a", since=2)
+    averaged(tmp_path, "b", since=0)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "unexpected", found
+    assert (found.origins[0].place.name, found.origins[0].place.step) == ("0.weight", 4)
+    assert "both write it after the optimizer's step 3, outside of that step" in found.sentence
+
+
+def test_the_same_average_of_parameters_that_drifted_by_rounding_is_none(tmp_path):
+    averaged(tmp_path, "a", since=2)
+    averaged(tmp_path, "b", since=2, fused=True)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict in ("suspect", "expected"), found
