@@ -212,7 +212,7 @@ class _Making:
             phases=list(self.phases),
             dtypes=list(self.dtypes),
             shapes=list(self.shapes),
-            figures={name: columns.pop(name) for name in figures},
+            figures=_figures({name: columns.pop(name) for name in figures}),
             edges={rank: list(one.catalogue.edges.values()) for rank, one in of_ranks},
             header={rank: _header(one) for rank, one in of_ranks},
             gaps=gaps,
@@ -230,6 +230,18 @@ class _Making:
         if parts:
             return _spared(np.concatenate(parts) if len(parts) > 1 else parts[0])
         return np.empty((0, 2) if name == "digest" else 0, np.int64)
+
+
+def _figures(figures: dict[str, Array]) -> dict[str, Array]:
+    """Return the figures of a table, in which the sum and the norm of no elements are 0.0.
+
+    A store has nan for both, which would make every largest norm nan.
+    """
+    empty = figures["numel"] == 0
+    if empty.any():
+        for name in ("sum", "l2"):
+            figures[name] = np.where(empty, 0.0, figures[name])
+    return figures
 
 
 def _digests(reader: RankReader, rows: Array) -> Array:

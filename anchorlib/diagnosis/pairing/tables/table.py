@@ -42,7 +42,8 @@ class Table:
     scale: the loss scale by which the record's values are multiplied (float64; 1.0 without one).
     digest: (n, 2) uint64, the high and the low half of xxh3-128 over the raw bytes.
     kept: whether the record's values are stored.
-    figures: zero nan inf subnormal numel (int64) and min max sum l2 (float64), by name.
+    figures: zero nan inf subnormal numel (int64) and min max sum l2 (float64), by name. Of a record
+        without elements min and max are nan, sum and l2 are 0.0.
     edges: rank -> its edges, which state from what each tensor was computed, and how.
     header: rank -> the header of its last attempt: settings, and descriptions of modules, by name.
     gaps: how many observations were not recorded, or were recorded without their values, by

@@ -19,12 +19,14 @@ PAD = 0
 class Training:
     """A model of tokens. logits: of "all" places, of "real" ones, or of those that are "told".
 
-    misses: how many of the chosen places are left out. scale: of the logits.
+    misses: how many of the chosen places are left out. scale: of the logits. nothing: whether a
+    layer is called without any row, too, as an expert that no token chose.
     """
 
     logits: str = "all"
     misses: int = 0
     scale: float = 1.0
+    nothing: bool = False
 
 
 class Net(nn.Module):
@@ -41,6 +43,8 @@ class Net(nn.Module):
 
     def forward(self, tokens):
         h = torch.tanh(self.layer(self.embed(tokens)))
+        if self.how.nothing:
+            h = h + self.layer(h[:0]).sum()
         h = h if self.how.logits == "all" else h[places(self.how, tokens)]
         return self.head(h) * self.how.scale
 
@@ -83,10 +87,11 @@ def once(tmp_path_factory):
     return Once(train, tmp_path_factory.mktemp("runs"))
 
 
+@pytest.mark.parametrize("nothing", [False, True])
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("logits", ["real", "told"])
-def test_logits_that_no_loss_reads_may_be_left_out(logits, turned, once):
-    runs = once(Training()), once(Training(logits))
+def test_logits_that_no_loss_reads_may_be_left_out(logits, turned, nothing, once):
+    runs = once(Training(nothing=nothing)), once(Training(logits, nothing=nothing))
     found = anchorlib.compare(*(reversed(runs) if turned else runs))
     assert found.verdict in ("identical", "expected", "suspect"), found
     assert {origin.cls for origin in found.origins} <= {"rounding"}, found
