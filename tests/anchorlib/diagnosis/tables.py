@@ -39,6 +39,8 @@ def table(
         for name in FIGURES
     }
     figures["numel"] = np.array([int(np.prod(r.shape, dtype=np.int64)) for r in rows], np.int64)
+    for name in ("sum", "l2"):  # of no elements
+        figures[name][figures["numel"] == 0] = 0.0
     halves = [[int.from_bytes(part) for part in halved(r)] for r in rows]
 
     def read(row: int, nbytes: int) -> Iterator[Array]:
