@@ -240,3 +240,40 @@ def test_targets_that_stay_where_their_samples_are_shuffled_stay_apart(tmp_path)
     parts_called_alone("b", tmp_path, "apart")
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert max(error for name, error in errors_of(found) if name == "loss") > 1e-2
+
+
+def told_of_the_time_before(run, store, late):
+    """A recurrent net that is given the sequence, and what came at each time before or at it."""
+    torch.manual_seed(0)
+    net = Told()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(net, tensors="*", optimizer=optimizer)
+        for _ in range(2):
+            x = torch.randn(12, 6, 4, generator=draw)
+            done = torch.randn(12, 6, 5, generator=draw)
+            optimizer.zero_grad()
+            loss = net(x, done if late else done.roll(1, 1)).square().mean()
+            anchorlib.anchor(loss, "loss").backward()
+            optimizer.step()
+
+
+class Told(nn.Module):
+    """A layer of two inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(9, 3)
+
+    def forward(self, x, done):
+        return self.layer(torch.cat([x, done], 2))
+
+
+def test_an_input_that_is_moved_in_time_beside_another_has_no_samples_in_another_order(tmp_path):
+    for run, late in (("a", False), ("b", True)):
+        told_of_the_time_before(run, tmp_path, late)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert SAID not in found.sentence
+    assert found.verdict == "suspect", found
+    assert found.origins[0].place.name == "input:1"

@@ -20,7 +20,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep
-from anchorlib.diagnosis.pairing import Table, buffers_of
+from anchorlib.diagnosis.pairing import Table, buffers_of, model_of_input
 from anchorlib.diagnosis.sizes import read
 from anchorlib.errors import StoreError
 from anchorlib.names import join
@@ -76,7 +76,7 @@ def exchanged_inputs(first: FirstStep) -> set[str]:
     groups: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
     for at, row in enumerate(first.rows.tolist()):
         name, kind, _, rank = a.tensors[a.tensor[row]]
-        model = _model_of_input(name)
+        model = model_of_input(name)
         if kind == "value" and model:
             places = (a.attempt, a.phase, a.step, a.pass_index, a.call)
             groups[(model, rank, *(int(place[row]) for place in places))].append(at)
@@ -93,12 +93,6 @@ def exchanged_inputs(first: FirstStep) -> set[str]:
         names = {join(*a.tensors[number][:2]) for number in a.tensor[rows].tolist()}
         (exchanged if bits[0] == bits[1] and not single else barred).update(names)
     return exchanged - barred
-
-
-def _model_of_input(name: str) -> str:
-    """Return `critic.input` for the names `critic.input` and `critic.input:1`; "" for no input."""
-    model = name.partition(":")[0]
-    return model if model.rpartition(".")[2] == "input" else ""
 
 
 def _stays(table: Table, row: int) -> bool:

@@ -18,7 +18,14 @@ import numpy as np
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.orders.drifted import drifted
-from anchorlib.diagnosis.pairing.orders.order import Order, Orders, Pass, call_of, pass_of
+from anchorlib.diagnosis.pairing.orders.order import (
+    Order,
+    Orders,
+    Pass,
+    call_of,
+    model_of_input,
+    pass_of,
+)
 from anchorlib.diagnosis.pairing.splits import parameters_of
 from anchorlib.diagnosis.pairing.tables import Table, row_digests
 from anchorlib.errors import StoreError
@@ -196,6 +203,8 @@ def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
     An operation made it where a value from which the pair's tensor was computed has equal bits in
     both runs. The value must be of the pair's pass, have an axis of `count` samples, and be no
     constant. Of an order along a second axis any such value tells that: channels are no samples.
+    Nor are they samples if another input of the same model stays as it is along that axis, as one
+    that has the same axis of time.
     """
     a, row = alignment.a, int(alignment.a_row[pair])
     tensor = a.tensors[a.tensor[row]]
@@ -210,12 +219,19 @@ def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
         parent.name for one in statements for parent in one.parents if parent.call is not None
     }
     beside = a.shapes[a.shape[row]][0] != count
+    siblings = {
+        one.name
+        for one in a.tensors
+        if model_of_input(one.name) == model_of_input(tensor.name) != ""
+    }
     before = alignment.a_row[alignment.equal]
     before = before[(a.step[before] == a.step[row]) & (a.order[before] < a.order[row])]
     return any(
         one.kind == "value"
-        and one.name in parents
-        and (beside or count in a.shapes[a.shape[other]])
+        and (
+            (one.name in parents and (beside or count in a.shapes[a.shape[other]]))
+            or (beside and one.name in siblings and a.shapes[a.shape[other]][1:2] == (count,))
+        )
         and a.figures["min"][other] < a.figures["max"][other]
         and pass_of(a, other) == pass_of(a, row)
         for other in before.tolist()
