@@ -25,11 +25,11 @@ def bounds(a: Figures, b: Figures, eps: Array, elements: Array) -> dict[str, Arr
 
     ‖b − a‖₂ ≥ |‖b‖₂ − ‖a‖₂|, and ≥ |Σb − Σa| / √n (Cauchy and Schwarz); max|b − a| is at least the
     difference of the maxima, of the minima, and of the means. These bounds hold where all elements
-    are finite.
+    are finite, and there is one.
     a, b: the figures of each pair's two records. eps: the unit of each pair's errors.
     elements: how many numbers the figures sum up (a complex element is two).
     """
-    finite = (a["nan"] + a["inf"] + b["nan"] + b["inf"]) == 0
+    finite = (elements > 0) & ((a["nan"] + a["inf"] + b["nan"] + b["inf"]) == 0)
     count = np.maximum(elements, 1)
     largest = np.maximum(np.abs(a["min"]), np.abs(a["max"]))
     total = _apart(a["sum"], b["sum"], np.sqrt(count) * (a["l2"] + b["l2"]))
