@@ -3,10 +3,10 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 GPU_PYTHON ?= $(BIN)/python
-# Three at a time, on two cores: about a third of the time a test waits for a program that it started or
+# Four at a time, on two cores: nearly half of the time a test waits for a program that it started or
 # for a disk. Each has its own part of the files: what a file prepares is prepared once. How long each test
 # took is in .pytest_cache/TARGET.xml, the slowest are told at the end.
-PYTEST := $(BIN)/pytest -q -n 3 --dist worksteal --durations 20 --durations-min 2
+PYTEST := $(BIN)/pytest -q -n 4 --dist worksteal --durations 20 --durations-min 2
 GRADIENTS := re:fc[123]\.(weight|bias)@grad
 
 .PHONY: demo check check-style test test-long chaos soak diagnosis bench gpu profile screenshots docs wheels matrix fix proto clean

@@ -33,6 +33,7 @@ ASIDE = (
     *("clicks", "poser"),
     *("selective", "radar", "rotations", "ecg", "selector"),
     *("teamwork", "parser", "nowcaster", "video", "topics"),
+    *("swin", "linker", "listener"),
 )
 """The workloads that are kept aside since 2026-11-28, when they were written.
 
