@@ -33,7 +33,7 @@ ASIDE = (
     *("clicks", "poser"),
     *("selective", "radar", "rotations", "ecg", "selector"),
     *("teamwork", "parser", "nowcaster", "video", "topics"),
-    *("swin", "linker", "listener"),
+    *("swin", "linker", "listener", "folding"),
 )
 """The workloads that are kept aside since 2026-11-28, when they were written.
 

@@ -33,6 +33,7 @@ from tests.diagnosis.workloads import (
     federator,
     filterer,
     flow,
+    folding,
     forecast,
     frozen,
     fuser,
@@ -227,4 +228,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "swin": (swin.Swin(), swin.CASES),
     "linker": (linker.Linker(), linker.CASES),
     "listener": (listener.Listener(), listener.CASES),
+    "folding": (folding.Folding(), folding.CASES),
 }
