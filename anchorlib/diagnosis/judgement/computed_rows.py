@@ -144,7 +144,9 @@ class ComputedRows:
         error = rounding_bound(self.frontier, row, row_b, measure, ops_b)
         if np.isnan(error.error):
             return "rounding", "no values were kept; its size is not known"
-        if self._is_told_otherwise(row):
+        if self._is_told_otherwise(row) and not (
+            error.rounding and self._counts_otherwise(row, measure)
+        ):
             return "not_rounding", error.note
         if error.rounding:
             return "rounding", error.note
@@ -219,6 +221,19 @@ class ComputedRows:
         if lacking and self.frontier.alignment.a.step[row] > self._parted_since:
             return True
         return self.changes.other_factor(row) and not seeds_differ(self.frontier, row)
+
+    def _counts_otherwise(self, row: int, measure: Measure) -> bool:
+        """Return whether a row is a single number that the runs add up from other terms.
+
+            missed[both].sum() / both.sum()         all pairs of a symmetric map
+            missed[upper].sum() / upper.sum()       each pair once
+
+        The number by which they divide differs then as their sum does. All that is learned in the
+        step agrees but for a few roundings.
+        """
+        a = self.frontier.alignment.a
+        single = int(a.figures["numel"][row]) == 1 and not self.changes.other_settings(row)
+        return single and self._agrees_with_all_learnt(row, measure)
 
     def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
         """Return the class of an error beyond the rounding of one operation, and why.

@@ -44,7 +44,6 @@ from anchorlib.diagnosis.judgement.origins.returned import evaluated_alike
 from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.diagnosis.sizes import Measures
 from anchorlib.names import escape, join
-from anchorlib.scope import TRAIN
 
 __all__ = ["Cuts", "cuts", "equal_learning"]
 
@@ -114,16 +113,16 @@ def _left_out(first: FirstStep, rows: Array, modules: set[str], idle: set[str]) 
 
     modules: what the runs call, use or encode differently. An output of a model is left out of an
     evaluation only where the evaluation shows that the results are equal. idle: values that differ
-    only in elements that no loss reads; these are left out of the training alone, since no gradient
-    shows whether anything reads such elements in an evaluation.
+    only in elements that no loss reads; the same holds for these, since no gradient shows whether
+    anything reads such elements in an evaluation.
     """
     a = first.alignment.a
     within = first.within(modules)[a.tensor[rows]]
     named = a.where(lambda one: is_output(one.name) and join(one.name, one.kind) in modules)
     outputs = a.of_kind("value")[rows] & named[rows]
     within[outputs] &= evaluated_alike(first, rows[outputs])
-    trained = np.array([phase == TRAIN for phase in a.phases])[a.phase[rows]]
-    within |= first.within(idle)[a.tensor[rows]] & trained
+    unread = first.within(idle)[a.tensor[rows]] & ~within
+    within[unread] = evaluated_alike(first, rows[unread])
     return within
 
 

@@ -91,12 +91,12 @@ def _is_used_alike(first: FirstStep, row: int, place: int) -> bool:
         return False
     rank = a.tensors[a.tensor[row]].rank
     matched = alignment.a_row
-    after = matched[
-        (a.step[matched] == a.step[row])
-        & (a.phase[matched] == a.phase[row])
-        & (a.order[matched] > a.order[row])
-        & (a.figures["numel"][matched] == 1)
-    ]
+    after = matched[(a.step[matched] == a.step[row]) & (a.order[matched] > a.order[row])]
+    single, own = a.figures["numel"][after] == 1, a.phase[after] == a.phase[row]
+    # an anchor outside of the model, as of a loss, does not know that it belongs to an evaluation
+    others = after[~single & ~own & a.where(lambda one: one.name not in first.learnt)[after]]
+    until = a.order[others].min(initial=np.iinfo(a.order.dtype).max)
+    after = after[single & (own | (a.order[after] < until))]
     numbers = [one for one in after.tolist() if _is_number(first, one, rank)]
     differing = np.flatnonzero(np.isin(first.rows, numbers))
     return bool(numbers) and bool((relative[differing] <= ALIKE).all())

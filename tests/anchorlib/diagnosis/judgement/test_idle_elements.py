@@ -25,10 +25,13 @@ class Training:
     fault: what is wrong: sequences that are packed too "short", a loss that "reads" padded places,
     padded outputs that are "carried" to the next step or told as a "statistic", or an "evaluation"
     of them.
+    evaluates: whether an evaluation tells the loss of places that are not padded: "", "right", or
+    of outputs that are 5 % too large in "packed" runs, "wrong".
     """
 
     rows: str = "padded"
     fault: str = ""
+    evaluates: str = ""
     cell: type[nn.RNNBase] = nn.LSTM
 
 
@@ -64,6 +67,13 @@ def train(how: Training, name: str, store) -> None:
         for _ in range(3):
             tokens = torch.randint(1, 12, (4, 7), generator=draw) * inside
             targets = torch.randint(1, 12, (4, 7), generator=draw) * inside
+            if how.evaluates:
+                with torch.no_grad():
+                    made = model.eval()(tokens).transpose(1, 2)
+                    made = made * (1.05 if how.evaluates == "wrong" else 1.0)
+                    told = functional.cross_entropy(made, targets, ignore_index=IGNORED)
+                    anchorlib.anchor(told, "eval_loss")
+                    model.train()
             if how.fault == "evaluation":
                 with torch.no_grad():
                     model.eval()(tokens)
@@ -112,4 +122,13 @@ def test_a_fault_at_places_that_a_loss_reads_is_one(rows, fault, once):
 def test_padded_places_that_something_else_reads_are_no_idle_elements(rows, fault, once):
     one = replace(PLAIN, fault=fault)
     found = anchorlib.compare(once(one), once(replace(one, rows=rows)))
+    assert found.verdict == "unexpected", found
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_an_evaluation_shows_by_its_own_loss_that_it_does_not_read_padded_places(rows, once):
+    one = replace(PLAIN, evaluates="right")
+    found = anchorlib.compare(once(one), once(replace(one, rows=rows)))
+    assert found.verdict in ("suspect", "expected"), found
+    found = anchorlib.compare(once(one), once(replace(one, rows=rows, evaluates="wrong")))
     assert found.verdict == "unexpected", found
