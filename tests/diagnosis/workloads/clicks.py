@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import anchorlib
 from tests.diagnosis.workloads.base import UPDATES, Case, EndedError, Start, Workload, clear
-from tests.diagnosis.workloads.deepfm import DeepFM
+from tests.diagnosis.workloads.clicks_net import DeepFM
 
 _SIZES = (24, 16, 12, 8, 4)
 """How many names each field has: users, advertisements, sites, cities and devices."""

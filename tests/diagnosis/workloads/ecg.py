@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 
 import anchorlib
 from tests.diagnosis.workloads.base import Case, EndedError, Start, Workload, clear
-from tests.diagnosis.workloads.heart import LABELS, LEADS, Heart, Norm
+from tests.diagnosis.workloads.ecg_net import LABELS, LEADS, Heart, Norm
 
 _POOL, _SHOWN = 80, 16
 """Signals that there are, and how many of them are not learnt from but evaluated."""

@@ -22,7 +22,7 @@ from tests.diagnosis.workloads.base import (
     cut,
     warmed,
 )
-from tests.diagnosis.workloads.convlstm import Nowcast
+from tests.diagnosis.workloads.nowcaster_net import Nowcast
 
 _WIDE, _KNOWN, _AHEAD, _STORMS = 16, 4, 3, 4
 _A, _B = 58.53, 1.56

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import anchorlib
 from tests.diagnosis.workloads.base import UPDATES, Case, EndedError, Start, Workload, clear
-from tests.diagnosis.workloads.treelstm import CLASSES, OPERATORS, SYMBOLS, Net, heights
+from tests.diagnosis.workloads.parser_net import CLASSES, OPERATORS, SYMBOLS, Net, heights
 
 _UNKNOWN = -1
 """The label of nodes whose value nobody has written down."""

@@ -10,7 +10,7 @@ from torch.optim import lr_scheduler
 
 import anchorlib
 from tests.diagnosis.workloads.base import UPDATES, Case, Start, Workload, clear, digits
-from tests.diagnosis.workloads.pose_net import Adam, Averages, Net, Teacher
+from tests.diagnosis.workloads.poser_net import Adam, Averages, Net, Teacher
 
 _SIZE, _STRIDE = 24, 2
 """Pixels of a canvas along an edge, and how many of them one pixel of a heatmap is."""

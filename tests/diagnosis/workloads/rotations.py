@@ -20,7 +20,7 @@ from tests.diagnosis.workloads.base import (
     clear,
     warmed,
 )
-from tests.diagnosis.workloads.rotate import ENTITIES, MARGIN, RELATIONS, Own, Rotate
+from tests.diagnosis.workloads.rotations_net import ENTITIES, MARGIN, RELATIONS, Own, Rotate
 
 _DRAWN = 260
 _SHOWN = 10

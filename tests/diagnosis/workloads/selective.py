@@ -22,7 +22,7 @@ from tests.diagnosis.workloads.base import (
     cut,
     warmed,
 )
-from tests.diagnosis.workloads.mamba import Mamba
+from tests.diagnosis.workloads.selective_net import Mamba
 
 _PAD, _START, _COPY, _END, _NOISE, _LETTERS, _TOKENS = 0, 1, 2, 3, 4, 5, 15
 _LENGTH = 20

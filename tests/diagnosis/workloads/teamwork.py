@@ -12,7 +12,7 @@ from torch import nn
 
 import anchorlib
 from tests.diagnosis.workloads.base import Case, EndedError, Start, Workload, clear
-from tests.diagnosis.workloads.team import ACTIONS, AGENTS, LENGTH, OwnRMSprop, Team, played
+from tests.diagnosis.workloads.teamwork_net import ACTIONS, AGENTS, LENGTH, OwnRMSprop, Team, played
 
 
 @dataclass(frozen=True)

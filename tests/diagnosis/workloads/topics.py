@@ -20,7 +20,7 @@ from tests.diagnosis.workloads.base import (
     clear,
     cut,
 )
-from tests.diagnosis.workloads.topic_model import TOPICS, WORDS, Adam, Model
+from tests.diagnosis.workloads.topics_net import TOPICS, WORDS, Adam, Model
 
 _DOCUMENTS, _LONGEST, _SHOWN = 96, 60, 16
 

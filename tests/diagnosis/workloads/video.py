@@ -10,7 +10,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import anchorlib
 from tests.diagnosis.workloads.base import UPDATES, Case, Start, Workload, clear, digits, warmed
-from tests.diagnosis.workloads.clips import Nesterov, Net
+from tests.diagnosis.workloads.video_net import Nesterov, Net
 
 _FRAMES, _SIZE, _DIGIT = 6, 16, 8
 _ROOM = _SIZE - _DIGIT
