@@ -21,23 +21,40 @@ class Training:
     looks: when the student is evaluated, "never", "before" a step's forward or "behind" it.
     teacher: the average is a "module", or put into the student by "functional" calls.
     keeps: the share of the teacher's running statistics that stays. momentum: of the batch norm.
+    level: the number that a module which is never called holds in a last evaluation.
     """
 
     looks: str = "never"
     teacher: str = "module"
     keeps: float = 0.9
     momentum: float = 0.1
+    level: float | None = None
 
 
-def net(how: Training) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(6, 16), nn.BatchNorm1d(16, momentum=how.momentum), nn.Linear(16, 4)
-    )
+class Holder(nn.Module):
+    """A number that the program reads by itself, as a threshold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("level", torch.ones(8))
+
+
+class Net(nn.Sequential):
+    """Layers, and beside them a number that no forward reads."""
+
+    def __init__(self, momentum: float) -> None:
+        norm = nn.BatchNorm1d(16, momentum=momentum)
+        super().__init__(nn.Linear(6, 16), norm, nn.Linear(16, 4), Holder())
+
+    def forward(self, x):
+        for layer in list(self)[:-1]:
+            x = layer(x)
+        return x
 
 
 def train(how: Training, name: str, store) -> None:
     torch.manual_seed(0)
-    student = net(how)
+    student = Net(how.momentum)
     teacher = copy.deepcopy(student).requires_grad_(requires_grad=False).eval()
     optimizer = torch.optim.Adam(student.parameters(), lr=1e-2)
     draw = torch.Generator().manual_seed(1)
@@ -55,6 +72,9 @@ def train(how: Training, name: str, store) -> None:
             anchorlib.anchor(loss, "loss").backward()
             optimizer.step()
             follow(how, teacher, student)
+        if how.level is not None:
+            student[3].level.fill_(how.level)
+            look(student, x, wanted=True)
 
 
 @torch.no_grad()
@@ -121,3 +141,9 @@ def test_an_evaluation_at_another_point_of_the_step_is_seen(once):
     found = anchorlib.compare(once(Training("behind")), once(Training("before")))
     assert found.verdict == "unexpected", found
     assert found.origins[0].place.phase == "eval"
+
+
+def test_a_number_of_a_module_that_is_never_called_is_compared_in_a_last_evaluation(once):
+    found = anchorlib.compare(once(Training(level=0.5)), once(Training(level=0.7)))
+    assert found.verdict != "expected", found
+    assert [origin.place.name for origin in found.origins] == ["3.level"], found
