@@ -239,20 +239,31 @@ class Rotary(nn.Module):
 
 
 class Moded(Program):
-    """Batch norm and dropout; `layer` (None: the model) goes to eval mode before step `since`."""
+    """Batch norm and dropout; `layer` (None: the model) goes to eval mode before step `since`.
+
+    parts: micro-batches of each step. looks: the step before which the model is evaluated.
+    """
 
     steps = 4
 
-    def __init__(self, *, layer=None, since=None, plain=False) -> None:
+    def __init__(self, *, layer=None, since=None, plain=False, parts=1, looks=None) -> None:
         torch.manual_seed(0)
         inside = [nn.ReLU()] if plain else [nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.1)]
         self.model = nn.Sequential(nn.Linear(16, 64), *inside, nn.Linear(64, 10))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.layer, self.since = layer, since
+        self.layer, self.since, self.parts, self.looks = layer, since, parts, looks
 
     def step(self, number):
-        if number == self.since:
-            (self.model if self.layer is None else self.model[self.layer]).eval()
         torch.manual_seed(number)
         x, y = torch.randn(32, 16), torch.randint(0, 10, (32,))
-        self.update(cross_entropy(self.model(x), y))
+        if number == self.looks:
+            with torch.no_grad():
+                anchorlib.anchor(cross_entropy(self.model.eval()(x.tanh()), y), "eval_loss")
+            self.model.train()
+        if number == self.since:
+            (self.model if self.layer is None else self.model[self.layer]).eval()
+        self.optimizer.zero_grad()
+        for some, labels in zip(x.chunk(self.parts), y.chunk(self.parts), strict=True):
+            loss = cross_entropy(self.model(some), labels) / self.parts
+            anchorlib.anchor(loss, "loss").backward()
+        self.optimizer.step()

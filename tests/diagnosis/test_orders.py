@@ -172,13 +172,13 @@ def test_channels_in_another_order_are_no_samples(tmp_path):
 
 
 class Coded(nn.Module):
-    """A net of which a program may call a part alone."""
+    """A net of which a program may call a part alone; its norms have several buffers."""
 
     def __init__(self):
         super().__init__()
-        self.code = nn.Sequential(
-            nn.Linear(8, 16, bias=False), nn.BatchNorm1d(16), nn.Linear(16, 4)
-        )
+        layers = [nn.Linear(8, 16, bias=False), nn.BatchNorm1d(16), nn.Tanh()]
+        layers += [nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16)]
+        self.code = nn.Sequential(*layers, nn.Linear(16, 4))
         self.back = nn.Linear(4, 8)
 
     def forward(self, x):

@@ -138,6 +138,13 @@ def test_forwards_in_eval_mode_are_matched_and_the_mode_is_said(since, parted):
     assert f"; A runs in eval mode from step {since};" in turned.sentence
 
 
+def test_micro_batches_in_eval_mode_beside_an_evaluation_are_matched(parted):
+    found = parted(Moded(parts=2, looks=2), Moded(parts=2, looks=2, since=2))
+    assert told(found) == ["not_rounding 1@value 2"]
+    assert "; B runs in eval mode from step 2;" in found.sentence
+    assert "compared as one" not in found.sentence
+
+
 def test_eval_mode_that_changes_no_bit_is_said_all_the_same(parted):
     found = parted(Moded(plain=True), Moded(plain=True, since=2))
     assert found.verdict == "identical"

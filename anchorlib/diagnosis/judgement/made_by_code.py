@@ -26,6 +26,10 @@ __all__ = ["MadeByCode"]
 SIGMAS = 3.0
 """By how many standard deviations a cosine has to be off zero to show that numbers depend on one
 another."""
+DISTINCT = 3
+"""How many different numbers, moved by one and the same number, are no chance."""
+NEAR = 1e-6
+"""The relative difference up to which two numbers of float32 are one and the same."""
 STEP = 0.5
 """How far an input may be from that of the pass before of which the program made it, relative to
 that. Batches of different samples are further apart: images of digits in 0 to 1 were 0.7 at least.
@@ -71,7 +75,7 @@ class MadeByCode:
         standard deviation of 1/√n; the absolute cosine must exceed SIGMAS times that. False also
         for a value that was not anchored (`is_anchored`). A shape is no matter of chance: values of
         unequal shapes are never independent, nor are values of which one has the other's elements
-        in another order.
+        in another order, or moved by one number.
         """
         front = self.frontier
         a = front.alignment.a
@@ -79,7 +83,7 @@ class MadeByCode:
         dependent = measure.measured == "shape" or (
             cosine > SIGMAS / math.sqrt(max(float(a.figures["numel"][row]), 1.0))
         )
-        dependent = dependent or self._is_rearranged(row)
+        dependent = dependent or self._is_rearranged(row) or self._is_moved(row)
         if front.role[row] != Role.LOOSE or not (dependent and self.is_anchored(row)):
             return False
         rows = np.flatnonzero((a.step == a.step[row]) & (a.rank == a.rank[row]))
@@ -100,6 +104,33 @@ class MadeByCode:
             return False
         mine, other = map(np.sort, both)
         return np.array_equal(mine, other) and 2 * len(np.unique(mine)) > len(mine)
+
+    def _is_moved(self, row: int) -> bool:
+        """Return whether B's elements are A's plus one number, or times one, where they differ.
+
+        All records of the row's tensor in the step are taken together, as of several micro-batches.
+        At least DISTINCT different numbers of A have to differ, so that it is no chance.
+        """
+        a = self.frontier.alignment.a
+        rows = np.flatnonzero((a.tensor == a.tensor[row]) & (a.step == a.step[row]))
+        try:
+            pairs = [values_of_pair(self.frontier.alignment, one) for one in rows.tolist()]
+        except StoreError:
+            return False
+        known = [pair for pair in pairs if pair is not None]
+        if len(known) < len(pairs):
+            return False
+        mine, other = (np.concatenate(side) for side in zip(*known, strict=True))
+        apart = mine != other
+        mine, other = mine[apart], other[apart]
+        if len(np.unique(mine)) < DISTINCT:
+            return False
+        with np.errstate(all="ignore"):
+            followed = (other - mine, other / mine)
+        return any(
+            bool(np.isfinite(one).all() and np.ptp(one) <= NEAR * np.abs(one).max())
+            for one in followed
+        )
 
     def is_iterate(self, row: int, pair: int) -> bool:
         """Return whether an input is, in both runs, the input of the pass before, moved a little.

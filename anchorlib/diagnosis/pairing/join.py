@@ -27,6 +27,7 @@ from anchorlib.diagnosis.pairing.renaming import (
 )
 from anchorlib.diagnosis.pairing.splits import merged, met, redealt, splits
 from anchorlib.diagnosis.pairing.tables import Table
+from anchorlib.scope import EVAL
 
 __all__ = ["align"]
 
@@ -51,7 +52,9 @@ def _put_together(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
     names: A's name -> B's, where they are known to differ.
     """
     alignment = _aligned(a, b, names)
-    for split in splits(a, b):
+    # A run that was left in eval mode trains in that phase: its passes are no evaluation's alone.
+    without = () if alignment.eval_since == (None, None) else (EVAL,)
+    for split in splits(a, b, without):
         to_a = {renaming.b: renaming.a for renaming in alignment.renamed}
         to_b = {renaming.a: renaming.b for renaming in alignment.renamed}
         offset = alignment.step_offset
@@ -64,7 +67,7 @@ def _put_together(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
         if made and sides:
             return replace(_aligned(*sides, names), merged=(made[1],))
     to_b = {renaming.a: renaming.b for renaming in alignment.renamed}
-    if (meeting := met(a, b, to_b, alignment.step_offset)) is not None:
+    if (meeting := met(a, b, to_b, alignment.step_offset, without)) is not None:
         return replace(_aligned(meeting.a, meeting.b, names), merged=meeting.merged)
     return _with_dealt_passes(alignment, names)
 

@@ -24,6 +24,7 @@ from anchorlib.diagnosis.sizes.autocast import (
 )
 from anchorlib.diagnosis.sizes.coarsest import coarsest_formats
 from anchorlib.diagnosis.sizes.convolutions import Geometry, convolutions, geometry_of
+from anchorlib.diagnosis.sizes.differences import FILLED
 from anchorlib.diagnosis.sizes.digest_checks import DigestChecks
 from anchorlib.diagnosis.sizes.measurement import measure
 from anchorlib.diagnosis.sizes.measures import Measure, Measures
@@ -39,6 +40,7 @@ __all__ = [
     "CAST",
     "CONVOLUTION",
     "EQUAL",
+    "FILLED",
     "MATMUL",
     "NONFINITE",
     "DigestChecks",

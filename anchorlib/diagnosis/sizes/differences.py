@@ -17,6 +17,10 @@ from anchorlib.dtypes import DType
 __all__ = ["Differences"]
 
 Array = np.ndarray[Any, Any]
+FILLED = -1e9
+"""From this number down, an element that is equal in both runs is what a mask put there, as −inf
+is: programs fill logits with −1e9, −1e30 or the least number of a dtype. Beside such elements no
+error of the others would show."""
 
 
 class Differences:
@@ -62,13 +66,15 @@ class Differences:
             wide_b *= self._scale[:, None]
         self._count("bits", self._unequal(raw_a, raw_b, wide_a, wide_b))
         self._count("zeros", (wide_a == 0) != (wide_b == 0))
+        least = wide_a <= FILLED
+        masked = least & (wide_a == wide_b) if least.any() else None
         if self._shifted:
             np.ldexp(wide_a, self._shift[:, None], out=wide_a)
             np.ldexp(wide_b, self._shift[:, None], out=wide_b)
         apart = wide_b - wide_a
         total = apart.sum(axis=1)
-        if not np.isfinite(total).all():
-            self._leave_out(wide_a, wide_b)
+        if masked is not None or not np.isfinite(total).all():
+            self._leave_out(wide_a, wide_b, masked)
             np.subtract(wide_b, wide_a, out=apart)
             total = apart.sum(axis=1)
         self._add("d", total)
@@ -93,23 +99,26 @@ class Differences:
         np.abs(wide_a, out=wide_a)
         np.maximum(self._largest_a, wide_a.max(axis=1), out=self._largest_a)
 
-    def _leave_out(self, wide_a: Array, wide_b: Array) -> None:
+    def _leave_out(self, wide_a: Array, wide_b: Array, masked: Array | None) -> None:
         """Count the elements that are not finite in one or both runs; set them to zero in both.
 
         wide_a, wide_b: the values of A and B in float64, (pairs, numbers), changed in place.
+        masked: which elements a mask filled, in both runs alike; they are set to zero, too.
         """
         finite = np.isfinite(wide_a), np.isfinite(wide_b)
         out = ~(finite[0] & finite[1])
         # inf equals inf, and a NaN any NaN.
         broken = out & ~((wide_a == wide_b) | (np.isnan(wide_a) & np.isnan(wide_b)))
         self._count("nonfinite", broken)
-        self._count("skipped", out)
+        self._count("skipped", out if masked is None else out | masked)
         first = broken.argmax(axis=1)
         new = np.flatnonzero(broken.any(axis=1) & (self._broken < 0))
         self._broken[new] = first[new] // self._parts + self._seen
         self._broken_values[0, new] = wide_a[new, first[new]]
         self._broken_values[1, new] = wide_b[new, first[new]]
         self._add("lost", (np.where(out & finite[0], wide_a, 0.0) ** 2).sum(axis=1))
+        if masked is not None:
+            out |= masked
         wide_a[out] = 0.0
         wide_b[out] = 0.0
 

@@ -22,16 +22,17 @@ class Measure(NamedTuple):
 
     eps: the eps of the coarser dtype; nan for integers and bool. A sum has the dtype of its
         terms here, not the wider one in which they were summed (`sizes.precision.observed`).
-    error_eps: ‖b − a‖₂ / (‖a‖₂ · eps) over the elements that are finite in both; 0 where they are
-        equal; inf where a is all zero and b is not; nan where there is nothing to measure (shapes
-        differ, no values kept, integers, no element finite in both).
+    error_eps: ‖b − a‖₂ / (‖a‖₂ · eps) over the elements that are finite in both, without those that
+        a mask filled with one large negative number in both; 0 where they are equal; inf where a is
+        all zero and b is not; nan where there is nothing to measure (shapes differ, no values kept,
+        integers, no element finite in both).
     max_eps: max|b − a| / (max|a| · eps); 0, inf and nan as for `error_eps`.
     share_differing: the share of elements whose bits differ (where the dtypes differ, of elements
         that differ even when rounded to the coarser dtype); nan where unknown.
     max_abs: max|b − a|.
     bias: |Σ(b − a)| / Σ|b − a|; 1 means that all differences have one sign.
     cosine_distance: 1 − cos(a, b), as ½‖a/‖a‖ − b/‖b‖‖².
-    norm: ‖a‖₂ over the finite elements.
+    norm: ‖a‖₂ over the finite elements, without those that a mask filled.
     nonfinite: how many elements are NaN or infinite in one record alone, or NaN in one and infinite
         in the other, or infinite with other signs.
     zeros: how many elements are zero in one record alone.

@@ -8,6 +8,7 @@
     each row of B is A's times a factor of its own, 0.2 to 0.9
     each of B's slices along axis 1 is A's times a factor of its own, 0.2 to 0.9
     where they differ B has 0                   where they differ A has 5, B 0
+    where they differ B is A plus 1             B is the logarithm of 1 plus A
 
 Such a relation shows a formula that a program leaves out or applies twice: a table of noise that is
 not summed up, a missing root, a position that is off by one, a weight of each sample or feature.
@@ -33,12 +34,17 @@ NEAR = 1e-5  # share of the spread of B by which B may be off
 CLEAR = 1e-2  # share of the size of A from which B differs from A
 FEW = 8  # elements: in smaller tensors, formulas are found by chance
 MOST_ELEMENTS = 1 << 20
-POWERS: Mapping[str, Callable[[Array], Array]] = {
-    "the square": np.square,
-    "the square root": lambda a: np.sign(a) * np.sqrt(np.abs(a)),
-    "the inverse": np.reciprocal,
+FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
+    "the square of A": np.square,
+    "the square root of A": lambda a: np.sign(a) * np.sqrt(np.abs(a)),
+    "the inverse of A": np.reciprocal,
+    "the logarithm of A": np.log,
+    "the logarithm of 1 plus A": np.log1p,
+    "the exponential of A": np.exp,
+    "the exponential of A, less 1": np.expm1,
 }
-"""Powers of each element, by name; the root keeps the sign, since programs take roots of sizes."""
+"""Functions of each element, by name; the root keeps the sign, since programs take roots of sizes.
+"""
 
 
 def relation(frontier: Frontier, row: int) -> list[ValueClause]:
@@ -70,7 +76,7 @@ def _clauses(a: Array, b: Array) -> Iterator[str]:
         yield f"B is A {'plus' if shift > 0 else 'minus'} {abs(shift):.6g}"
     if _same(1 - a, b):
         yield "B is 1 minus A"
-    yield from _powers(a, b)
+    yield from _functions(a, b)
     yield from _summing_up(a, b)
     if a.ndim == 1:
         if _same(np.cumprod(a), b):
@@ -80,17 +86,18 @@ def _clauses(a: Array, b: Array) -> Iterator[str]:
     yield from _moved(a, b)
     yield from _factors(a, b)
     yield from _replaced(a, b)
+    yield from _shifted_in_part(a, b)
 
 
-def _powers(a: Array, b: Array) -> Iterator[str]:
-    """Yield a clause where each element of B is a power of A's, or one multiple of that."""
-    for name, power in POWERS.items():
-        made = power(a)
+def _functions(a: Array, b: Array) -> Iterator[str]:
+    """Yield a clause where each element of B is a function of A's, or one multiple of that."""
+    for name, function in FUNCTIONS.items():
+        made = function(a)
         if _same(made, b):
-            yield f"B is {name} of A"
+            yield f"B is {name}"
         times = float((made * b).sum() / (made * made).sum())
         if abs(times) > CLEAR and _same(times * made, b):
-            yield f"B is {times:.6g} times {name} of A"
+            yield f"B is {times:.6g} times {name}"
 
 
 def _summing_up(a: Array, b: Array) -> Iterator[str]:
@@ -151,6 +158,16 @@ def _replaced(a: Array, b: Array) -> Iterator[str]:
         yield f"where they differ B has {numbers_b[0]:.6g}"
     elif len(numbers_a) == 1:
         yield f"where they differ A has {numbers_a[0]:.6g}"
+
+
+def _shifted_in_part(a: Array, b: Array) -> Iterator[str]:
+    """Yield a clause where B is A plus one number wherever they differ, in some elements alone."""
+    other = a != b
+    if other.all() or len(np.unique(a[other])) < FEW // 2:
+        return
+    shift = float(np.median((b - a)[other]))
+    if _same(a[other] + shift, b[other]):
+        yield f"where they differ B is A {'plus' if shift > 0 else 'minus'} {abs(shift):.6g}"
 
 
 def _apart(a: Array, b: Array) -> bool:

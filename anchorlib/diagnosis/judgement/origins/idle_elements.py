@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep
-from anchorlib.diagnosis.judgement.origins.returned import evaluated_alike
 from anchorlib.diagnosis.judgement.series import site_of, values
 from anchorlib.errors import StoreError
 from anchorlib.names import join
@@ -29,15 +28,15 @@ def differ_where_idle(first: FirstStep, limit: float) -> set[str]:
 
     `limit` is in eps. No loss reads an element whose gradient is zero in both runs. The other
     elements, of which there has to be one at least, must agree within `limit` eps of their own
-    norm. A tensor counts only where this holds for all its records in training that differ so much,
-    and where evaluations of the step that differ so much show by their own numbers that they are
-    equal (`evaluated_alike`).
+    norm. A tensor counts only where this holds for all its records in training that differ so much.
+    Evaluations show for themselves whether they are equal.
     """
     alignment, a = first.alignment, first.alignment.a
     places = [
         place
         for place in first.here.tolist()
         if a.tensors[a.tensor[first.rows[place]]].kind == "value"
+        and a.phases[a.phase[first.rows[place]]] == TRAIN
         and not first.measures["error_eps"][place] <= limit
     ]
     if len(places) > MOST:
@@ -49,17 +48,12 @@ def differ_where_idle(first: FirstStep, limit: float) -> set[str]:
     }
     idle: set[str] = set()
     barred: set[str] = set()
-    sized = [place for place in places if first.measures["measured"][place] != "shape"]
-    shown = dict(zip(sized, evaluated_alike(first, first.rows[sized]).tolist(), strict=True))
     for place in places:
         row = int(first.rows[place])
         row_b = int(alignment.b_row[first.measures.pair[place]])
         own = gradients.get(site_of(a, row))
         most = limit * float(first.measures["eps"][place])
-        trained = a.phases[a.phase[row]] == TRAIN
-        if not trained and shown.get(place, False):
-            continue
-        alike = trained and own is not None and _agree(first, (row, row_b), own, most)
+        alike = own is not None and _agree(first, (row, row_b), own, most)
         (idle if alike else barred).add(join(a.tensors[a.tensor[row]].name, "value"))
     return idle - barred
 

@@ -63,7 +63,8 @@ def same_learning(first: FirstStep, modules: set[str]) -> bool:
         return False
     eps = coarsest_formats(alignment, first.measures, here)[judged]
     error = _errors(first, here[judged])
-    own = a.figures["l2"][rows[judged]] * cancelling(first, rows[judged])
+    norms = np.fmin(a.figures["l2"][rows[judged]], first.measures["norm"][here][judged])
+    own = norms * cancelling(first, rows[judged])
     own = np.maximum(own, sizes_of_readers(first, rows[judged]))
     limit = np.empty(len(error))
     matched = alignment.a_row[a.step[alignment.a_row] == first.steps[0]]

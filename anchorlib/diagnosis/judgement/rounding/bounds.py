@@ -38,8 +38,10 @@ from anchorlib.diagnosis.judgement.rounding.logarithms import size_of_logarithms
 from anchorlib.diagnosis.judgement.rounding.moving_averages import errors_of_averages
 from anchorlib.diagnosis.judgement.rounding.passes import format_of_passes, size_of_terms
 from anchorlib.diagnosis.judgement.rounding.probabilities import of_probabilities
+from anchorlib.diagnosis.judgement.series import values
 from anchorlib.diagnosis.pairing import Table, compiled, opaque, with_operations
-from anchorlib.diagnosis.sizes import Measure, autocast_eps, multiplies
+from anchorlib.diagnosis.sizes import FILLED, Measure, autocast_eps, multiplies
+from anchorlib.errors import StoreError
 
 __all__ = [
     "RECURRENT",
@@ -275,7 +277,7 @@ def _scale(frontier: Frontier, row: int, row_b: int, norm: float, eps: float) ->
         return size, "the program wrote it; judged against the parameter's size"
     if kind.startswith("opt."):
         return norm, ""  # its parents are gradients, whose norms may carry a loss scale
-    parents = _norm(a, frontier.parents(row))
+    parents = max((_size_of_parent(a, parent) for parent in frontier.parents(row)), default=0.0)
     if _is_sum(a, row):
         parents = max(parents, size_of_terms(((a, row), (frontier.alignment.b, row_b))))
     if _is_sum(a, row) and parents > norm:
@@ -288,6 +290,20 @@ def _scale(frontier: Frontier, row: int, row_b: int, norm: float, eps: float) ->
     if of_logarithms > norm:
         return of_logarithms, "logarithms near zero; judged as of size 1"
     return norm, ""
+
+
+def _size_of_parent(table: Table, row: int) -> float:
+    """Return the norm of a parent, without the elements that a mask filled with a large number.
+
+    A softmax reads nothing of these. 0.0 where a mask filled elements, and values were not kept.
+    """
+    if not table.figures["min"][row] <= FILLED:
+        return float(table.figures["l2"][row])
+    try:
+        read = values(table, row)
+    except StoreError:
+        read = None
+    return 0.0 if read is None else float(np.linalg.norm(read[read > FILLED]))
 
 
 def _size_beside_a_written_gradient(table: Table, row: int) -> float:

@@ -8,7 +8,7 @@ same samples: the rows of the parts have to be equal too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -48,12 +48,15 @@ class _Whole(NamedTuple):
     axis: int | None
 
 
-def met(a: Table, b: Table, to_b: Mapping[str, str], offset: int) -> Meeting | None:
+def met(
+    a: Table, b: Table, to_b: Mapping[str, str], offset: int, without: Collection[str] = ()
+) -> Meeting | None:
     """Return both runs merged to a common split; None if no split shows that samples are equal.
 
     to_b: A's names -> B's, where they differ. offset: what to add to A's steps to get B's.
+    without: phases whose passes are not counted.
     """
-    for both in meetings(a, b):
+    for both in meetings(a, b, without):
         if meeting := _brought_together((a, b), both, to_b, offset):
             return meeting
     return None

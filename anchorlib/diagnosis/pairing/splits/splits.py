@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -57,14 +57,14 @@ class Split:
         return pass_index // self.passes if phase in self.phases else pass_index
 
 
-def splits(a: Table, b: Table) -> list[Split]:
+def splits(a: Table, b: Table, without: Collection[str] = ()) -> list[Split]:
     """Return the splits that the numbers of passes and ranks of both runs allow; [] for none.
 
     One run must have a whole multiple of the other's ranks or passes. Shapes then decide which
-    split holds.
+    split holds. without: phases whose passes are not counted.
     """
     allowed = []
-    counts = [_passes(table) for table in (a, b)]
+    counts = [_passes(table, without) for table in (a, b)]
     ranks = [sorted({tensor.rank for tensor in table.tensors}) for table in (a, b)]
     for fine, coarse, side in ((1, 0, "b"), (0, 1, "a")):
         together = _times(len(ranks[fine]), len(ranks[coarse]))
@@ -82,14 +82,15 @@ def splits(a: Table, b: Table) -> list[Split]:
     return allowed
 
 
-def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
+def meetings(a: Table, b: Table, without: Collection[str] = ()) -> list[tuple[Split, Split]]:
     """Return pairs of splits (A's, B's) that bring two runs to common ranks and passes, or [].
 
     The pairs are for two runs each of which does part of its work in more parts than the other. The
     first pairs leave as many ranks and passes as the greatest common divisors of both runs'
     numbers; later pairs merge all ranks, or all passes, into one.
+    without: phases whose passes are not counted.
     """
-    passes = [_passes(table) for table in (a, b)]
+    passes = [_passes(table, without) for table in (a, b)]
     ranks = [sorted({tensor.rank for tensor in table.tensors}) for table in (a, b)]
     alike = len(ranks[0]) == len(ranks[1]) and all(
         count == passes[1].get(phase, count) for phase, count in passes[0].items()
@@ -161,11 +162,16 @@ def _times(fine: int, coarse: int) -> int:
     return fine // coarse if coarse and fine >= coarse and fine % coarse == 0 else 0
 
 
-def _passes(table: Table) -> dict[str, int]:
-    """Return for each phase how many passes its steps usually have (the median)."""
+def _passes(table: Table, without: Collection[str] = ()) -> dict[str, int]:
+    """Return for each phase how many passes its steps usually have (the median).
+
+    without: phases that are left out.
+    """
     of_passes = ~table.of_kind(*STEPWISE)
     counts = {}
     for number, phase in enumerate(table.phases):
+        if phase in without:
+            continue
         rows = np.flatnonzero((table.phase == number) & of_passes)
         if not len(rows):
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -20,12 +20,19 @@ class Training:
 
     turned: whether batches come in the opposite order. init: of the parameters. mask: which choices
     are masked, those that were "taken" or those that were "left". large: a factor of the scores.
+    fill: the number at masked places. inside: whether the scorer takes the softmax, or the loss.
+    temperature: by which scores are divided before they are masked. wanted: how many choices on is
+    the one that is learnt.
     """
 
     turned: bool = False
     init: int = 0
     mask: str = "taken"
     large: float = 1.0
+    fill: float = -torch.inf
+    inside: bool = True
+    temperature: float = 1.0
+    wanted: int = 0
 
 
 class Chooser(nn.Module):
@@ -35,8 +42,9 @@ class Chooser(nn.Module):
 
     def forward(self, h, taken):
         masked = taken if self.how.mask == "taken" or not taken.any() else ~taken
-        scores = (self.how.large * self.score(h)).masked_fill(masked, -torch.inf)
-        return scores.log_softmax(-1)
+        scores = self.how.large * self.score(h) / self.how.temperature
+        scores = scores.masked_fill(masked, self.how.fill)
+        return scores.log_softmax(-1) if self.how.inside else scores
 
 
 def train(how: Training, name: str, store) -> None:
@@ -54,7 +62,9 @@ def train(how: Training, name: str, store) -> None:
             for _ in range(3):
                 told = model(h, taken)
                 best = told.argmax(-1, keepdim=True)
-                chances.append(told.gather(-1, best))
+                told = told if how.inside else told.log_softmax(-1)
+                wanted = (best + how.wanted * ~taken.any()) % CHOICES
+                chances.append(told.gather(-1, wanted))
                 taken = taken.scatter(-1, best, True)
             optimizer.zero_grad()
             anchorlib.anchor(-torch.cat(chances, -1).mean(), "loss").backward()
@@ -88,3 +98,12 @@ def test_scores_that_are_far_too_large_are_a_fault(once):
     found = anchorlib.compare(once(Training()), once(Training(large=1e38)))
     assert found.verdict == "unexpected", found
     assert "1e+38" in found.sentence
+
+
+@pytest.mark.parametrize("fill", [-torch.inf, -1e9, -1e30, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("fault", [{"wanted": 1}, {"temperature": 1.02}])
+def test_no_fault_hides_beside_large_numbers_of_a_mask(fill, fault, once):
+    one = Training(fill=fill, inside=False)
+    found = anchorlib.compare(once(one), once(replace(one, **fault)))
+    assert found.verdict == "unexpected", found
+    assert found.origins[0].place.name == ("loss" if "wanted" in fault else "output"), found

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from anchorlib.diagnosis.pairing.join import align
 from anchorlib.diagnosis.sizes import measurement, values
+from anchorlib.diagnosis.sizes.differences import FILLED
 from anchorlib.diagnosis.sizes.measurement import max_ulp, measure
 from anchorlib.diagnosis.sizes.measures import Measure
 from anchorlib.dtypes import DTYPES, DType
@@ -77,7 +78,9 @@ class Exact:
         one, two = oracle.numbers(*a), oracle.numbers(*b)
         both = list(zip(one, two, strict=True))
         self.finite = [
-            (Fraction(x), Fraction(y)) for x, y in both if math.isfinite(x) and math.isfinite(y)
+            (Fraction(x), Fraction(y))
+            for x, y in both
+            if math.isfinite(x) and math.isfinite(y) and not x == y <= FILLED
         ]
         self.apart = [y - x for x, y in self.finite]
         self.nonfinite = sum(
@@ -88,7 +91,10 @@ class Exact:
         )
         self.zeros = sum((x == 0) != (y == 0) for x, y in both)
         self.norm = oracle.root(
-            sum((Fraction(x) ** 2 for x in one if math.isfinite(x)), Fraction())
+            sum(
+                (Fraction(x) ** 2 for x, y in both if math.isfinite(x) and not x == y <= FILLED),
+                Fraction(),
+            )
         )
         self.squares = [
             sum((pair[side] ** 2 for pair in self.finite), Fraction()) for side in (0, 1)
@@ -240,6 +246,18 @@ def test_what_is_infinite_or_nan_in_one_run_only_is_counted_and_shown() -> None:
     assert (found.nonfinite, found.error_eps, found.worst) == (2, 0.0, 4)
     assert math.isnan(found.value_a)
     assert found.value_b == 0
+
+
+@pytest.mark.parametrize("fill", [-1e9, -1e30, float(np.finfo(np.float32).min)])
+def test_what_a_mask_filled_in_both_runs_hides_no_error(fill: float) -> None:
+    masked = measured(
+        (floats(3, 4, fill), "float32"),
+        (floats(3, 5, fill), "float32"),
+    )
+    assert masked.norm == 5.0
+    assert math.isclose(masked.error_eps * masked.eps, 0.2)
+    alone = measured((floats(3, 4, fill), "float32"), (floats(3, 4, 1), "float32"))
+    assert math.isclose(alone.norm, -fill, rel_tol=1e-6)
 
 
 def test_shapes_that_differ_are_not_measured() -> None:
