@@ -34,6 +34,7 @@ from anchorlib.diagnosis.judgement.rounding import (
     rounding_bound,
 )
 from anchorlib.diagnosis.judgement.surroundings import (
+    NEARLY,
     UNRELATED,
     are_masked,
     differs_before,
@@ -46,6 +47,9 @@ from anchorlib.scope import TRAIN
 __all__ = ["ComputedRows"]
 
 EPS32 = 2.0**-23
+DRIFT = 1e-3
+"""The relative error up to which values may have drifted apart by rounding; faults make larger
+ones."""
 
 
 @dataclass(slots=True)
@@ -246,8 +250,8 @@ class ComputedRows:
             return "rounding", "a few roundings in a row, as in all that is learned in the step"
         if self.is_decided_before(row):
             return "rounding", "it reads an index that rounding before it may have decided"
-        if self._follows_coarse_rounding(row, measure):
-            return "rounding", "what it reads without a record may follow from low precision before"
+        if self._follows_rounding_before(row, measure):
+            return "rounding", "what it reads without a record may follow from rounding before"
         front = self.frontier
         unrelated = measure.cosine_distance >= UNRELATED
         untracked, seeds = bool(front.ancestry(row).untracked), seeds_differ(self.frontier, row)
@@ -265,22 +269,29 @@ class ComputedRows:
             return "starts_unequal", "a tensor that it reads may follow from what began unequal"
         return "not_rounding", note
 
-    def _follows_coarse_rounding(self, row: int, measure: Measure) -> bool:
-        """Return whether a row is off by few roundings of a coarse format that differ before it.
+    def _follows_rounding_before(self, row: int, measure: Measure) -> bool:
+        """Return whether a row is off nearly as much as values that were computed before it.
 
-        The row reads a tensor of which no record tells what it was computed from, as a flow that
-        was detached. Values of its step and rank before it differ already, in both runs computed
-        in a format coarser than float32. The row may differ by LIMIT_LOW eps of that format.
+        The row reads a tensor of which no record tells what it was computed from, such as a flow
+        that was detached, or an image of an earlier step out of a pool. Values of its rank that
+        were computed before it, in its step or the step before, differ as well. The row's error is
+        NEARLY times as large as their errors usually are (the median) and DRIFT, at most, or it is
+        a few eps of a format coarser than float32 in which they were computed (LIMIT_LOW).
         """
         front = self.frontier
-        if not front.ancestry(row).untracked or not differs_before(front, row):
+        if not front.ancestry(row).untracked:
             return False
         a, rows = front.alignment.a, front.alignment.a_row[self.measures.pair]
-        before = (a.step[rows] == a.step[row]) & (a.rank[rows] == a.rank[row])
-        at = np.flatnonzero(before & (a.order[rows] < a.order[row]))
-        coarsest = coarsest_formats(front.alignment, self.measures, at).max(initial=0.0)
-        error = measure.error_eps * measure.eps
-        return bool(coarsest > EPS32 and error <= LIMIT_LOW * coarsest)
+        before = (a.order[rows] < a.order[row]) & (a.rank[rows] == a.rank[row])
+        before &= (a.step[rows] >= a.step[row] - 1) & (front.role[rows] == Role.COMPUTED)
+        at = np.flatnonzero(before & a.of_kind("value")[rows])
+        errors = (self.measures["error_eps"] * self.measures["eps"])[at]
+        if not np.isfinite(errors).any():
+            return False
+        coarsest = coarsest_formats(front.alignment, self.measures, at).max()
+        limit = min(NEARLY * float(np.median(errors[np.isfinite(errors)])), DRIFT)
+        limit = max(limit, LIMIT_LOW * coarsest if coarsest > EPS32 else 0.0)
+        return bool(measure.error_eps * measure.eps <= limit)
 
     def _follows_an_unequal_start(self, row: int) -> bool:
         """Return whether unrecorded tensors that a row reads differ, as what began unequal may do.

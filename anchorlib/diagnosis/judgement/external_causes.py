@@ -16,7 +16,12 @@ from anchorlib.diagnosis.judgement.changes import Changes, is_constant
 from anchorlib.diagnosis.judgement.made_by_code import MadeByCode
 from anchorlib.diagnosis.judgement.origins import LIMIT
 from anchorlib.diagnosis.judgement.series import values
-from anchorlib.diagnosis.judgement.surroundings import UNRELATED, recorded_before, seeds_differ
+from anchorlib.diagnosis.judgement.surroundings import (
+    NEARLY,
+    UNRELATED,
+    recorded_before,
+    seeds_differ,
+)
 from anchorlib.diagnosis.sizes import Measure, Measures
 from anchorlib.errors import StoreError
 from anchorlib.names import escape
@@ -24,9 +29,6 @@ from anchorlib.scope import TRAIN
 
 __all__ = ["ExternalCauses"]
 
-NEARLY = 16.0
-"""How many times as large as an error before it the error of an input may be that follows from it.
-"""
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 """Buffers that batch norm writes and does not read while it trains."""
 NAMED = 3

@@ -15,11 +15,20 @@ from anchorlib import dtypes
 from anchorlib.diagnosis.causes import DIFFERS, Frontier, Role
 from anchorlib.diagnosis.pairing import Alignment
 
-__all__ = ["UNRELATED", "are_masked", "differs_before", "recorded_before", "seeds_differ"]
+__all__ = [
+    "NEARLY",
+    "UNRELATED",
+    "are_masked",
+    "differs_before",
+    "recorded_before",
+    "seeds_differ",
+]
 
 Array = np.ndarray[Any, Any]
 UNRELATED = 0.3
 """The cosine distance from which two tensors are not variants of one another."""
+NEARLY = 16.0
+"""How many times as large as an error before it an error may be that follows from it unseen."""
 
 
 def recorded_before(frontier: Frontier, row: int, role: Role) -> bool:
