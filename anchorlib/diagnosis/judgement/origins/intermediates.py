@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib import dtypes
+from anchorlib.diagnosis.causes import module_key, other_values
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep
 from anchorlib.diagnosis.judgement.origins.returned import MULTIPLE, read_by_losses
 from anchorlib.diagnosis.pairing import Alignment, Table, inner_gradients
@@ -66,6 +67,10 @@ def intermediates(first: FirstStep, limit: float) -> set[str]:
             and own in followed
             and not (tensor.kind == "value" and _is_shown(a, row, read=own in read))
             and not measures["nonfinite"][place]
+            and not (
+                tensor.kind == "value"
+                and _made_with_other_values(alignment, tensor.name, tensor.rank)
+            )
             and (
                 not measures["cosine_distance"][place] < MULTIPLE * relative[place] ** 2 / 2
                 or (is_output(tensor.name) and read.get(own, False))
@@ -74,6 +79,17 @@ def intermediates(first: FirstStep, limit: float) -> set[str]:
         )
         (names if inside else barred).add(text)
     return names - barred
+
+
+def _made_with_other_values(alignment: Alignment, name: str, rank: int) -> bool:
+    """Return whether a value's module was made with other values of its arguments: another formula.
+
+    A weight behind it that begins as zero hides that from all that is learnt in the first step.
+    """
+    renamed = {renaming.a: renaming.b for renaming in alignment.renamed}
+    headers = (table.header.get(rank, {}) for table in (alignment.a, alignment.b))
+    keys = module_key(name), module_key(renamed.get(name, name))
+    return other_values(*(header.get(key) for header, key in zip(headers, keys, strict=True)))
 
 
 def is_output(name: str) -> bool:

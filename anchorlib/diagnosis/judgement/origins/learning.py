@@ -38,6 +38,11 @@ SQUARES = 2.0
 LATER = 1e-2
 """The relative error that a value of the next step may have, when parameters differ by roundings.
 """
+LATER_GRADIENT, LATER_LOW = 0.05, 0.5
+"""As LATER, for gradients that optimizers read in the next step: computed in float32, and in a
+coarser format."""
+SHARE_LATER = 0.1
+"""The share of the largest gradient against which a smaller one of the next step is judged."""
 SHARE = 0.01
 """The share of the largest norm of its kind against which a smaller gradient is judged: a gradient
 may consist of rounding alone, as that of a bias before a norm, and is no sign of a fault then."""
@@ -94,11 +99,13 @@ def _errors(first: FirstStep, places: Array) -> Array:
 
 
 def goes_on(first: FirstStep, modules: set[str]) -> bool:
-    """Return whether values are equal or near in the step after the first that differs.
+    """Return whether values and gradients are near in the step after the first that differs.
 
     A state that is carried on from step to step, and a buffer, are read in the next step alone, so
-    that no gradient of the first step shows whether they are equal. The relative error of each
-    value may be LATER at most. Values of parameters do not count, nor do those of `modules`.
+    that no gradient of the first step shows whether they are equal. Nor does a gradient behind a
+    weight that begins as zero. The relative error of each value may be LATER at most, and that of
+    each gradient that an optimizer reads LATER_GRADIENT, or LATER_LOW under low precision. Values
+    of parameters do not count, nor do those of `modules`.
     modules: names of modules and tensors that are not compared (see `FirstStep.within`).
     """
     a = first.alignment.a
@@ -106,8 +113,35 @@ def goes_on(first: FirstStep, modules: set[str]) -> bool:
     rows = first.rows[then]
     computed = a.where(lambda one: one.kind == "value" and one.name not in first.learnt)
     judged = computed[rows] & ~first.within(modules)[a.tensor[rows]]
-    relative = (first.measures["error_eps"] * first.measures["eps"])[then][judged]
-    return bool((relative <= LATER).all())
+    relative = (first.measures["error_eps"] * first.measures["eps"])[then]
+    if not (relative[judged] <= LATER).all():
+        return False
+    taken = a.where(lambda one: one.kind == "grad" and one.name in first.learnt)
+    own = taken[rows] & ~(first.measures["nonfinite"][then] > 0)
+    if not own.any():
+        return True
+    coarse = coarsest_formats(first.alignment, first.measures, then)[own] > EPS32
+    limit = np.where(coarse, LATER_LOW, LATER_GRADIENT) * _sizes_later(first, rows[own], taken)
+    return bool((_errors(first, then[own]) <= limit).all())
+
+
+def _sizes_later(first: FirstStep, rows: Array, taken: Array) -> Array:
+    """Return by which norms the errors of gradients in the next step are judged.
+
+    A gradient may consist of rounding alone. So it is judged beside SHARE_LATER of the largest one:
+    of those that were zero in the first step, if it was zero, and else of all others.
+    rows: A's rows of the gradients. taken: whether each row of A is such a gradient.
+    """
+    a, matched = first.alignment.a, first.alignment.a_row
+    norms = a.figures["l2"]
+    begun = matched[(a.step[matched] == first.steps[0]) & taken[matched]]
+    asleep = np.isin(a.tensor, a.tensor[begun[norms[begun] == 0]])
+    then = matched[(a.step[matched] == first.steps[0] + 1) & taken[matched]]
+    largest = [
+        float(np.nanmax(norms[then[asleep[then] == zero]], initial=0.0)) for zero in (False, True)
+    ]
+    sizes: Array = np.maximum(norms[rows], SHARE_LATER * np.where(asleep[rows], *largest[::-1]))
+    return sizes
 
 
 def moves_alike(first: FirstStep) -> bool:

@@ -8,7 +8,8 @@ alone: then the two are records of one forward if they belong to the same pass o
 model is called several times in a step, in training, without gradients and in eval mode, some
 forwards of a tensor may still lack a partner. These are paired in turn, the n-th with the n-th, if
 one run made all of them in eval mode, the other run made none of them in eval mode, and both runs
-have equally many.
+have equally many. So are all forwards of a tensor in a step, where one run makes them all in eval
+mode and the other run only some, as where it attacks a model before it trains it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.pairing.identity.keys import packed
+from anchorlib.diagnosis.pairing.identity.whole_steps import as_whole_steps
 from anchorlib.diagnosis.pairing.tables import Table
 from anchorlib.scope import EVAL, TRAIN
 
@@ -30,17 +32,19 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """The phases and passes by which rows of two runs are paired.
+    """The phases, passes and calls by which rows of two runs are paired.
 
     phases: the phase of each row of A, and of B: "train" for a forward that the other run made in
         training.
     passes: the pass of each row of A, and of B; for such a forward, the pass of training it is in.
+    calls: the call of each row of A, and of B; for such a forward, its call in that pass.
     since: for A and for B, the step, in that run's own count, from which the run was in eval mode
         while the other run trained; None where it never was.
     """
 
     phases: tuple[Array, Array]
     passes: tuple[Array, Array]
+    calls: tuple[Array, Array]
     since: tuple[int | None, int | None] = (None, None)
 
 
@@ -60,10 +64,11 @@ def modes(
     """
     rows = phases[0][tables[0].phase], phases[1][tables[1].phase]
     passes = tables[0].pass_index, tables[1].pass_index
+    calls = tables[0].call, tables[1].call
     numbered = zip((*tables[0].phases, *tables[1].phases), np.concatenate(phases), strict=True)
     numbers = {name: int(number) for name, number in numbered}
     if EVAL not in numbers or TRAIN not in numbers:
-        return Modes(rows, passes)
+        return Modes(rows, passes, calls)
     steps = tables[0].step + offset, tables[1].step
     where = [[series[n][table.tensor], steps[n]] for n, table in enumerate(tables)]
     trains = rows[0] == numbers[TRAIN], rows[1] == numbers[TRAIN]
@@ -77,6 +82,7 @@ def modes(
         (
             np.where(moved[n], numbers[TRAIN], rows[n]),
             np.where(some[n] & ~whole[n], own[n], passes[n]),
+            calls[n].copy(),
         )
         for n in (0, 1)
     ]
@@ -86,9 +92,17 @@ def modes(
             for mine, theirs in zip(columns[run], columns[other], strict=True):
                 mine[row] = theirs[partner]
         moved[run][list(turns)] = True
+        places = _packed([[*where[n], *columns[n]] for n in (0, 1)])
+        alone = ~np.isin(places[run], places[other]) & _trains(tables[run], trains[run])
+        in_order = as_whole_steps(tables, where, columns, (trains, evals), alone, run)
+        for row, place in in_order.items():
+            for column, number in zip(columns[run], place, strict=True):
+                column[row] = number
+            moved[run][row] = place[0] == numbers[TRAIN]
     return Modes(
         (columns[0][0], columns[1][0]),
         (columns[0][1], columns[1][1]),
+        (columns[0][2], columns[1][2]),
         (_first(tables[0], moved[0]), _first(tables[1], moved[1])),
     )
 
@@ -96,7 +110,7 @@ def modes(
 def _in_turn(
     tables: tuple[Table, Table],
     where: Sequence[Sequence[Array]],
-    columns: Sequence[tuple[Array, Array]],
+    columns: Sequence[tuple[Array, ...]],
     trains: tuple[Array, Array],
     evaluated: int,
 ) -> dict[int, int]:
@@ -104,12 +118,12 @@ def _in_turn(
 
     Only forwards that have no partner are paired. Returns the rows of the run in eval mode -> rows
     of the other run.
-    where, columns: for A and for B, columns with the series and step, and the phase and pass, of
-    each row.
+    where, columns: for A and for B, columns with the series and step, and the phase, pass and call,
+    of each row.
     trains: for A and for B, whether each row was made in training.
     evaluated: which run is in eval mode, 0 for A, 1 for B.
     """
-    places = _packed([[*where[n], tables[n].call, *columns[n]] for n in (0, 1)])
+    places = _packed([[*where[n], *columns[n]] for n in (0, 1)])
     groups = _packed([[*where[n], tables[n].call] for n in (0, 1)])
     left: list[Array] = []
     for n in (0, 1):

@@ -34,8 +34,9 @@ class Identities:
         self.eval_since = paired_modes.since
         rows_a, rows_b = paired_modes.phases
         pass_a, pass_b = paired_modes.passes
-        columns_a = [series_a[a.tensor], rows_a, a.step + offset, pass_a, a.call]
-        columns_b = [series_b[b.tensor], rows_b, b.step, pass_b, b.call]
+        call_a, call_b = paired_modes.calls
+        columns_a = [series_a[a.tensor], rows_a, a.step + offset, pass_a, call_a]
+        columns_b = [series_b[b.tensor], rows_b, b.step, pass_b, call_b]
         again = [repeats(table) for table in (a, b)]
         both = zip((*columns_a, again[0]), (*columns_b, again[1]), strict=True)
         keys = packed([np.concatenate(columns) for columns in both])

@@ -190,6 +190,30 @@ def test_several_forwards_of_a_step_in_eval_mode_are_taken_in_turn() -> None:
     assert (len(found.only_a), len(found.only_b), found.eval_since) == (2, 2, (None, None))
 
 
+def test_all_forwards_of_a_step_in_eval_mode_are_taken_in_turn_where_some_were_before() -> None:
+    """A model is attacked in eval mode, twice, before it trains on two batches in one pass."""
+    a, b = [], []
+    for step in range(2):
+        for turn, (phase, pass_index, call) in enumerate(
+            [("eval", 0, 0), ("eval", 1, 0), ("train", 0, 0), ("train", 0, 1)]
+        ):
+            for kind in ("value", "grad"):
+                (one,) = run(["x"], [step], seed=turn, kind=kind)
+                place = {"phase": phase, "pass_index": pass_index, "call": call}
+                a.append(again(one, **place, order=len(a)))
+                b.append(again(a[-1], phase="eval", pass_index=turn, call=0))
+        (one,) = run(["loss"], [step], kind="value")
+        a.append(again(one, order=len(a)))
+        b.append(a[-1])
+    for one, two, since in ((a, b, (None, 0)), (b, a, (0, None))):
+        found = align(table(one), table(two))
+        assert (len(found), bool(found.equal.all()), found.eval_since) == (len(a), True, since)
+    # One forward more: nothing tells which one the other run left out.
+    fewer = [one for one in b if (one.step, one.pass_index) != (1, 3) or one.kind == "grad"]
+    found = align(table(a), table(fewer))
+    assert len(found.only_a) > 1
+
+
 def test_an_evaluation_where_nothing_is_trained_stays_by_itself() -> None:
     a = run(["x"], kind="value")
     b = [again(one, phase="eval") if one.step == 3 else one for one in a]
