@@ -7,9 +7,11 @@
     checkpointed    a forward that backward will repeat with gradients: counts as one of training
 
 A watched model is one that was given to `watch`; its forward is that of the root module. The case
-is decided when the forward begins. For an anchor outside of watched models it is decided by the
-anchor's name: if the name was used with gradients before, and is used without gradients while no
-pass of training is open, this use belongs to monitoring.
+is decided when the forward begins. For an anchor outside of watched models, or in a part of one
+that is called alone, it is decided by the anchor's name: if the name was used with gradients
+before, and is used without gradients while no pass of training is open, this use belongs to
+monitoring. So do uses before anything was trained, in a module that will be trained, and all later
+uses of such a name until it is used with gradients.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from torch import nn
 
 from anchorlib.capture.counting import CallCoordinates, Clock, Forward
 from anchorlib.capture.eager.call_sites import Surroundings, held_by_optimizer, surroundings
-from anchorlib.capture.recording import MIXED, NEW, QUIET, REACHED, NameStreams
+from anchorlib.capture.recording import LOOKED, MIXED, NEW, QUIET, REACHED, NameStreams
 from anchorlib.scope import NO_GRAD
 
 __all__ = ["Forwards"]
@@ -101,13 +103,14 @@ class Forwards:
         if clock.phases.is_named or forward not in {None, Forward.BESIDE}:
             return clock.count(plan.counters)
         around = Surroundings(awaited=False, module=None)
-        if forward is None and plan.use in {NEW, REACHED}:
+        if forward is None and plan.use in {NEW, LOOKED, REACHED}:
             around = surroundings()
         if around.awaited:
             self._use(plan)
             return clock.count(plan.counters)
         if self._is_monitoring(plan, around.module, outermost=forward is None):
             self._watched = True
+            plan.use = LOOKED if plan.use == NEW else plan.use
             return clock.count(plan.counters, phase=NO_GRAD)
         if plan.use == NEW:
             plan.use = QUIET
@@ -130,7 +133,9 @@ class Forwards:
                 plan.use = MIXED
                 return False
             return self._clock.trains
+        if plan.use == LOOKED:
+            return outermost
         if plan.use != NEW or self._began or not outermost:
             return False
         # Before any training: the user evaluates a model that will be trained, or its loss.
-        return self._watched or (module is not None and module.training and self._held(module))
+        return self._watched or (module is not None and self._held(module))

@@ -16,7 +16,7 @@ import torch
 from anchorlib.capture import compiled
 from anchorlib.capture.dynamo_marks import skip_frames
 from anchorlib.capture.eager import Observer
-from anchorlib.capture.recording import NEW, QUIET, NameStreams, Stream
+from anchorlib.capture.recording import NEW, REACHED, NameStreams, Stream
 from anchorlib.capture.tensors import stands_for_a_tensor
 from anchorlib.errors import NotATensorError
 from anchorlib.modes import Mode, ModeSpec, parse_modes
@@ -133,7 +133,7 @@ class Anchors:
         name are counted (see `eager.forwards`).
         plan: what is recorded of the name.
         """
-        if plan.use == NEW or (plan.use == QUIET and torch.is_grad_enabled()):
+        if plan.use == NEW or (plan.use < REACHED and torch.is_grad_enabled()):
             return False
         clock = self._observer.clock
         return self._scope.records_nothing(clock.step, clock.phase)

@@ -4,6 +4,7 @@ from anchorlib.capture.recording.log_lines import tell
 from anchorlib.capture.recording.recorder import Recorder
 from anchorlib.capture.recording.step_bytes import StepBytes, size_text
 from anchorlib.capture.recording.streams import (
+    LOOKED,
     MIXED,
     NEW,
     QUIET,
@@ -15,6 +16,7 @@ from anchorlib.capture.recording.streams import (
 )
 
 __all__ = [
+    "LOOKED",
     "MIXED",
     "NEW",
     "QUIET",

@@ -18,6 +18,7 @@ from anchorlib.recorder.layout import FLAGS_AT, SCALE_AT
 from anchorlib.scope import Steps
 
 __all__ = [
+    "LOOKED",
     "MIXED",
     "NEW",
     "QUIET",
@@ -31,7 +32,7 @@ __all__ = [
 
 # How a name was used so far: never, only without gradients, with gradients, or with and without
 # gradients inside one pass of training.
-NEW, QUIET, REACHED, MIXED = range(4)
+NEW, LOOKED, QUIET, REACHED, MIXED = range(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +240,8 @@ class NameStreams:
 
     make: returns the streams of a given kind and phase, one for each mode. modes: returns the modes
         in which calls are counted.
-    use: how the name was used so far: never (NEW), only without gradients (QUIET), with gradients
+    use: how the name was used so far: never (NEW), first to look at a model before its training
+        began and never with gradients (LOOKED), only without gradients (QUIET), with gradients
         (REACHED), or with and without gradients inside one pass of training (MIXED).
     ends: whether the name is an output of a whole watched model. The gradient of such an output is
         noticed even where it is not recorded, since a gradient ends a pass.

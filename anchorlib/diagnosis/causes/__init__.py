@@ -36,7 +36,7 @@ from anchorlib.diagnosis.causes.histories import (
 )
 from anchorlib.diagnosis.causes.lineage import Lineage
 from anchorlib.diagnosis.causes.overflows import Overflows, overflows
-from anchorlib.diagnosis.causes.parentage import Role, plain
+from anchorlib.diagnosis.causes.parentage import INPUT, Role, plain
 from anchorlib.diagnosis.causes.skips import Skips, skips
 from anchorlib.diagnosis.causes.starting_values import STARTS, StartingValues, starting_values
 from anchorlib.diagnosis.causes.upstream import upstream
@@ -45,6 +45,7 @@ __all__ = [
     "DIFFERS",
     "EQUAL",
     "HISTORY",
+    "INPUT",
     "MODULE",
     "STARTS",
     "UNMATCHED",

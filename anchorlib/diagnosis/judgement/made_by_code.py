@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.causes import EQUAL, Frontier, Role
+from anchorlib.diagnosis.causes import EQUAL, INPUT, Frontier, Role
 from anchorlib.diagnosis.judgement.changes import Changes, original_of
 from anchorlib.diagnosis.judgement.series import values, values_of_pair
 from anchorlib.diagnosis.judgement.surroundings import seeds_differ
@@ -23,6 +24,7 @@ from anchorlib.scope import TRAIN
 
 __all__ = ["MadeByCode"]
 
+Array = np.ndarray[Any, Any]
 SIGMAS = 3.0
 """By how many standard deviations a cosine has to be off zero to show that numbers depend on one
 another."""
@@ -75,7 +77,7 @@ class MadeByCode:
         standard deviation of 1/√n; the absolute cosine must exceed SIGMAS times that. False also
         for a value that was not anchored (`is_anchored`). A shape is no matter of chance: values of
         unequal shapes are never independent, nor are values of which one has the other's elements
-        in another order, or moved by one number.
+        in another order, or moved by one number, or equal ones far more often than by chance.
         """
         front = self.frontier
         a = front.alignment.a
@@ -84,12 +86,15 @@ class MadeByCode:
             cosine > SIGMAS / math.sqrt(max(float(a.figures["numel"][row]), 1.0))
         )
         dependent = dependent or self._is_rearranged(row) or self._is_moved(row)
+        dependent = dependent or self._agrees_often(row)
         if front.role[row] != Role.LOOSE or not (dependent and self.is_anchored(row)):
             return False
         rows = np.flatnonzero((a.step == a.step[row]) & (a.rank == a.rank[row]))
         rows = rows[a.figures["numel"][rows] > 1]
         equal = (front.status[rows] == EQUAL) | front.explained[rows]
-        inputs = front.role[rows] == Role.INPUT
+        # An input may share its memory with the value, as a view of one tensor, and follow from it.
+        given = a.where(lambda one: one.kind == "value" and bool(INPUT.search(one.name)))
+        inputs = (front.role[rows] == Role.INPUT) | given[rows]
         known = bool((front.status[rows[inputs]] == EQUAL).any()) and bool(equal[inputs].all())
         same_start = bool(equal[front.role[rows] == Role.PARAMETER].all())
         return known and same_start and not seeds_differ(front, row)
@@ -104,6 +109,35 @@ class MadeByCode:
             return False
         mine, other = map(np.sort, both)
         return np.array_equal(mine, other) and 2 * len(np.unique(mine)) > len(mine)
+
+    def _agrees_often(self, row: int) -> bool:
+        """Return whether A's and B's integers are equal far more often than by chance.
+
+        So are targets of which one run leaves out those of padding. Elements with the number that
+        is most common in A or in B do not count: it may stand for what is left out. By chance,
+        independent numbers are equal as often as their frequencies tell, give or take 2·SIGMAS
+        standard deviations.
+        """
+        table = self.frontier.alignment.a
+        if dtypes.dtype(table.dtypes[table.dtype[row]]).family != "int":
+            return False
+        try:
+            both = values_of_pair(self.frontier.alignment, row)
+        except StoreError:
+            return False
+        if both is None or not len(both[0]):
+            return False
+        common = [_most_common(side) for side in both]
+        counted = ~(np.isin(both[0], common) | np.isin(both[1], common))
+        mine, other = (side[counted] for side in both)
+        count = len(mine)
+        if not count:
+            return False
+        numbers = np.unique(mine)
+        shares = [np.array([(side == one).mean() for one in numbers]) for side in (mine, other)]
+        chance = float((shares[0] * shares[1]).sum())
+        deviation = math.sqrt(max(chance * (1 - chance), 1 / count) / count)
+        return float((mine == other).mean()) - chance > 2 * SIGMAS * deviation
 
     def _is_moved(self, row: int) -> bool:
         """Return whether B's elements are A's plus one number, or times one, where they differ.
@@ -200,3 +234,9 @@ class MadeByCode:
         rows = np.flatnonzero(a.of_tensor(original, "value", tensor.rank) & (a.step < step))
         known = bool(len(rows)) and int(a.step[rows].max()) == step - 1
         return known and bool((front.status[rows] == EQUAL).all()) and not seeds_differ(front, row)
+
+
+def _most_common(numbers: Array) -> float:
+    """Return the number that occurs most often."""
+    found, counts = np.unique(numbers, return_counts=True)
+    return float(found[counts.argmax()])

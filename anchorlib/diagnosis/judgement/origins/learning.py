@@ -148,8 +148,8 @@ def moves_alike(first: FirstStep) -> bool:
     """Return whether parameters that no optimizer updates are near enough in the next step.
 
     The next step is that after the first that differs. Code itself moves such parameters, as a
-    running average of other parameters. Their relative error may be as large as that of the updated
-    parameters in the first step that differs, or as a few roundings in float32.
+    running average of other parameters. Their relative error may be larger than that of the updated
+    parameters in the first step that differs by a few roundings in float32.
     """
     a = first.alignment.a
     relative = first.measures["error_eps"] * first.measures["eps"]
@@ -158,7 +158,7 @@ def moves_alike(first: FirstStep) -> bool:
     parameters = a.where(lambda one: one.kind == "value" and one.name in first.learnt)
     moved = parameters & a.where(lambda one: (one.name, one.rank) not in stepped)
     then = (a.step[first.rows] == first.steps[0] + 1) & moved[first.rows]
-    most = max(LIMIT * EPS32, float(updated.max(initial=0.0)))
+    most = LIMIT * EPS32 + float(updated.max(initial=0.0))  # the copy rounds by itself
     return bool((relative[then] <= most).all())
 
 

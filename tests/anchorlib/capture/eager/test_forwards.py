@@ -376,3 +376,44 @@ def test_a_leaf_that_is_looked_at_keeps_its_gradient_where_it_is_trained():
                 anchorlib.anchor(w, "w")
     assert run.at("w", "grad") == [(0, 0, 0), (1, 0, 0), (2, 0, 0)]
     assert {r.coordinates.phase for r in run.records("w", "grad")} == {"train"}
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_part_that_is_looked_at_before_any_training_takes_none_of_its_coordinates(mode):
+    """A program acts, or finds neighbours, by a part alone, before the first step and later."""
+    coordinates = []
+    for looks in (False, True):
+        model = nn.ModuleDict({"body": nn.Linear(3, 4), "head": nn.Linear(4, 1)})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with recording() as run:
+            run.session.watch(model, tensors=["body"], optimizer=optimizer)
+            for _ in range(2):
+                if looks:
+                    getattr(model["body"], mode)()
+                    with torch.no_grad():
+                        model["body"](torch.ones(5, 3))
+                    model["body"].train()
+                model["head"](model["body"](torch.ones(2, 3))).mean().backward()
+                optimizer.step()
+        records = run.records("body")
+        coordinates.append([r.coordinates for r in records if r.coordinates.phase == "train"])
+        assert [r.coordinates.phase for r in records].count("no_grad") == 2 * looks
+    assert [(c.step, c.pass_index, c.call) for c in coordinates[0]] == [
+        (c.step, c.pass_index, c.call) for c in coordinates[1]
+    ]
+
+
+def test_a_part_that_is_only_looked_at_has_one_phase_in_all_steps():
+    """Features of a part that an optimizer holds, though no gradient ever reaches it."""
+    body, head = nn.Linear(3, 4).eval(), nn.Linear(4, 1)
+    model = nn.ModuleDict({"body": body, "head": head})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with recording() as run:
+        run.session.watch(model, tensors=["body", "head"], optimizer=optimizer)
+        for _ in range(3):
+            with torch.no_grad():
+                features = body(torch.ones(2, 3))
+            head(features).mean().backward()
+            optimizer.step()
+    assert {r.coordinates.phase for r in run.records("body")} == {"no_grad"}
+    assert {r.coordinates.phase for r in run.records("head")} == {"train"}
