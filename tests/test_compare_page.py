@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from anchorlib.diagnosis.sizes import FILLED
 from tests.warm import warm_python
 
 # A door holds the functions, some of which bear the name of their file.
@@ -21,11 +22,11 @@ covering, envelope, turns, jumps, bounds, made_by_code, surroundings, verdict, *
         *("rounding.bounds", "made_by_code", "surroundings", "verdict"),
         *("changes.decays", "changes.optimizer_steps"),
         *("rounding.moving_averages", "rounding.moments"),
-        *("noise.few_elements", "origins.learning", "rounding.row_factors"),
+        *("noise.few_elements", "origins.learning", "rounding.row_factors", "computed_rows"),
     )
 )
 
-decays, steps, averages, moments, few, learning, row_factors = more
+decays, steps, averages, moments, few, learning, row_factors, computed_rows = more
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
@@ -120,7 +121,16 @@ def test_the_readmes_commands_are_the_pages(ran):
         ),
         ("… noise that lies in few elements", f"{few.SHARE:.0%}".replace("%", " %")),
         ("… noise that lies in few elements", f"at most {few.LARGEST:g}"),
-        ("what is read without a record, behind low precision", f"{learning.LIMIT_LOW:g} eps"),
+        ("what is read without a record, behind values that differ", f"{learning.LIMIT_LOW:g} eps"),
+        (
+            "what is read without a record, behind values that differ",
+            f"{surroundings.NEARLY:g} times the usual error",
+        ),
+        (
+            "what is read without a record, behind values that differ",
+            f"at most {computed_rows.DRIFT:g}",
+        ),
+        ("what a mask fills", "−10⁹ or less" if FILLED == -1e9 else "?"),
         ("moments that a norm hides", "or half an eps" if moments.LEAST_LOW == 0.5 else "?"),
         ("… over long sums and several operations", f"{bounds.LONG_SUM:,}"),
         ("… over long sums and several operations", f"{bounds.HIDDEN_OPERATIONS} operations"),
