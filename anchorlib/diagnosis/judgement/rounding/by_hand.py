@@ -50,6 +50,7 @@ def altered_by_hand(alignment: Alignment, measures: Measures) -> Array:
     partner = np.full(len(a) + 1, -1)  # the last one is that of no row, -1
     partner[alignment.a_row] = np.arange(len(alignment))
     pair_of_taken = partner[_taken(a)[rows]]
+    several = _in_several_passes(alignment, measures, excused, partner)
     excused &= pair_of_taken >= 0
     own, taken = measures.pair[excused], pair_of_taken[excused]
     errors = _errors(measures, taken)
@@ -73,7 +74,25 @@ def altered_by_hand(alignment: Alignment, measures: Measures) -> Array:
     excused[excused] = np.isin(tensors, altered) & (
         near | (errors < NEARER * measures["error_eps"][excused])
     )
-    return excused
+    return excused | (several & np.isin(a.tensor[rows], altered))
+
+
+def _in_several_passes(
+    alignment: Alignment, measures: Measures, asked: Array, partner: Array
+) -> Array:
+    """Return which pairs of `asked` are of a step with several passes whose gradients end equal.
+
+    Their passes are not told apart: a program may estimate something by backward passes of its own.
+    The gradient that the optimizer reads differs by less than NEARER of what the pair does.
+    asked: for each measured pair, whether it is asked for. partner: row of A -> its pair, or -1.
+    """
+    a, rows = alignment.a, alignment.a_row[measures.pair]
+    pairs = partner[_taken(a, several=True)[rows]]
+    pairs = np.where(_taken(a)[rows] < 0, pairs, -1)
+    found = asked & (pairs >= 0)
+    errors = _errors(measures, pairs[found])
+    found[found] = (errors <= TOLERANCE) | (errors < NEARER * measures["error_eps"][found])
+    return found
 
 
 def _is_altered_in_one(alignment: Alignment, pair: int, taken: int) -> bool:
@@ -99,10 +118,11 @@ def _is_altered_in_one(alignment: Alignment, pair: int, taken: int) -> bool:
     return multiples[0] != multiples[1]
 
 
-def _taken(table: Table) -> Array:
+def _taken(table: Table, *, several: bool = False) -> Array:
     """Return for each `pass_grad` the row of the `grad` that its step's optimizer read, else -1.
 
-    It is -1 also where the step has several passes of the parameter, or several such gradients.
+    It is -1 also where the step has several such gradients of the parameter, or several passes.
+    several: whether it is the row in steps with several passes, too.
     """
     found = np.full(len(table), -1)
     numbers: dict[tuple[str, int], int] = {}
@@ -123,8 +143,13 @@ def _taken(table: Table) -> Array:
     for kind, own in keys.items():
         distinct, places, count = np.unique(own, return_index=True, return_counts=True)
         once[kind] = distinct[count == 1], rows[kind][places[count == 1]]
-    _, mine, theirs = np.intersect1d(once[PASS][0], once[TAKEN][0], return_indices=True)
-    found[once[PASS][1][mine]] = once[TAKEN][1][theirs]
+    passes, of_passes = (keys[PASS], rows[PASS]) if several else once[PASS]
+    distinct, of_taken = once[TAKEN]
+    if not len(distinct):
+        return found
+    place = np.minimum(np.searchsorted(distinct, passes), len(distinct) - 1)
+    known = distinct[place] == passes
+    found[of_passes[known]] = of_taken[place[known]]
     return found
 
 

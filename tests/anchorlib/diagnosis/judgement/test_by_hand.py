@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import anchorlib
+from tests.diagnosis.training import perturbed
 from tests.once import Once
 
 
@@ -18,7 +19,8 @@ class Training:
 
     masks: "after" backward, by a "hook" in it, or "never". drawn: by a term in the "loss", or by
     "hand". share: of that term. clip: the norm of the gradients. times: a number in the loss.
-    doubled: the step in which hooks make gradients twice as large.
+    doubled: the step in which hooks make gradients twice as large. looks: whether from step 2 on
+    a backward pass of its own estimates how important each weight is.
     """
 
     masks: str = "after"
@@ -27,6 +29,7 @@ class Training:
     clip: float = 1e9
     times: float = 1.0
     doubled: int | None = None
+    looks: bool = False
 
 
 def train(how: Training, name: str, store) -> None:
@@ -37,13 +40,15 @@ def train(how: Training, name: str, store) -> None:
     masks = [(one.detach().abs() > 0.1).float() for one in weights]
     begun = [one.detach() + 0.3 for one in weights]
     factor = [1.0]
-    if how.masks == "hook":
-        for one, mask in zip(weights, masks, strict=True):
-            one.register_hook(lambda gradient, mask=mask: gradient * mask * factor[0])
+    for one, mask in zip(weights, masks, strict=True) if how.masks == "hook" else ():
+        one.register_hook(lambda gradient, mask=mask: gradient * mask * factor[0])
     draw = torch.Generator().manual_seed(1)
     with anchorlib.start(name, store=store, recorder="thread") as session:
         session.watch(model, optimizer=optimizer, tensors="*")
-        for step in range(3):
+        for step in range(4):
+            if how.looks and step >= 2:
+                optimizer.zero_grad()
+                model(torch.randn(12, 6, generator=draw)).square().mean().backward()
             factor[0] = 2.0 if step == how.doubled else 1.0
             optimizer.zero_grad()
             loss = model(torch.randn(12, 6, generator=draw)).square().mean() * how.times
@@ -55,9 +60,8 @@ def train(how: Training, name: str, store) -> None:
                 loss.backward()
                 for one, other in zip(weights, begun, strict=True):
                     one.grad += how.share * (one.detach() - other)
-            if how.masks == "after":
-                for one, mask in zip(weights, masks, strict=True):
-                    one.grad *= mask
+            for one, mask in zip(weights, masks, strict=True) if how.masks == "after" else ():
+                one.grad *= mask
             nn.utils.clip_grad_norm_(model.parameters(), how.clip)
             anchorlib.anchor(loss, "loss", grad=False)
             optimizer.step()
@@ -105,3 +109,16 @@ def test_a_fault_of_a_later_backward_is_named_there(once):
     assert found.verdict == "unexpected", found
     fault = next(origin for origin in found.origins if origin.cls == "not_rounding")
     assert (fault.place.step, fault.place.kind) == (2, "pass_grad"), found
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.1, "expected"), (0.11, "unexpected")])
+def test_steps_with_backward_passes_of_their_own_are_no_exception(share, verdict, tmp_path):
+    one = Training(masks="never", looks=True)
+    train(one, "a", tmp_path)
+    for number in (1, 2, 3):
+        with perturbed(f"{number}:float32"):
+            train(one, "a", tmp_path)
+    train(replace(one, drawn="hand", share=share), "b", tmp_path)
+    noise = [f"a-noise{number}" for number in (1, 2, 3)]
+    found = anchorlib.compare("a", "b", store=tmp_path, noise=noise)
+    assert found.verdict == verdict, found
