@@ -38,6 +38,7 @@ ASIDE = (
     *("slots", "semi", "cycler", "offline"),
     *("fewshot", "drifter", "simulator", "robust"),
     *("receptor", "splats", "quantiler", "dino"),
+    *("continual", "reviewer", "pooler", "denoiser"),
 )
 """The workloads that are kept aside since they were written, on 2026-11-28 and 29.
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from tests.diagnosis.workloads import (
+    reviewer,
+    continual,
     actor,
     adversary,
     aligner,
@@ -20,6 +22,7 @@ from tests.diagnosis.workloads import (
     consistency,
     contrast,
     cycler,
+    denoiser,
     depth,
     detector,
     dialogist,
@@ -73,6 +76,7 @@ from tests.diagnosis.workloads import (
     points,
     polar,
     policy,
+    pooler,
     poser,
     preferrer,
     pruner,
@@ -261,4 +265,8 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "splats": (splats.Splatting(), splats.CASES),
     "quantiler": (quantiler.Quantiler(), quantiler.CASES),
     "dino": (dino.DINO(), dino.CASES),
+    "pooler": (pooler.Pooler(), pooler.CASES),
+    "denoiser": (denoiser.Denoising(), denoiser.CASES),
+    "continual": (continual.Continual(), continual.CASES),
+    "reviewer": (reviewer.Reviewer(), reviewer.CASES),
 }
