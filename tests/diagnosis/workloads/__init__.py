@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from tests.diagnosis.workloads import (
-    reviewer,
-    continual,
     actor,
     adversary,
     aligner,
@@ -20,6 +18,7 @@ from tests.diagnosis.workloads import (
     colorer,
     composer,
     consistency,
+    continual,
     contrast,
     cycler,
     denoiser,
@@ -93,6 +92,7 @@ from tests.diagnosis.workloads import (
     rememberer,
     resnet,
     retriever,
+    reviewer,
     robust,
     rotations,
     router,
