@@ -92,8 +92,8 @@ def modes(
             for mine, theirs in zip(columns[run], columns[other], strict=True):
                 mine[row] = theirs[partner]
         moved[run][list(turns)] = True
-        places = _packed([[*where[n], *columns[n]] for n in (0, 1)])
-        alone = ~np.isin(places[run], places[other]) & _trains(tables[run], trains[run])
+        alone = _in_eval_mode_alone(where, columns, (trains, evals), run)
+        alone &= _trains(tables[run], trains[run])
         in_order = as_whole_steps(tables, where, columns, (trains, evals), alone, run)
         for row, place in in_order.items():
             for column, number in zip(columns[run], place, strict=True):
@@ -150,6 +150,27 @@ def _in_turn(
     mine = mine[np.isin(groups[evaluated][mine], in_turn)]
     theirs = theirs[np.isin(groups[1 - evaluated][theirs], in_turn)]
     return dict(zip(mine.tolist(), theirs.tolist(), strict=True))
+
+
+def _in_eval_mode_alone(
+    where: Sequence[Sequence[Array]],
+    columns: Sequence[tuple[Array, ...]],
+    modes: tuple[tuple[Array, Array], tuple[Array, Array]],
+    run: int,
+) -> Array:
+    """Return which rows of a run have no partner, as it made their tensor in eval mode alone.
+
+    The other run made the tensor in training in that step, and this run did not. So an evaluation
+    beside the training of both runs does not count.
+    where, columns: as in `_in_turn`. modes: which rows are of training, and which of an evaluation.
+    run: 0 for A, 1 for B.
+    """
+    (trains, evals), other = modes, 1 - run
+    places = _packed([[*where[n], *columns[n]] for n in (0, 1)])
+    tensors = _packed(where)
+    alone: Array = evals[run] & ~np.isin(places[run], places[other])
+    alone &= ~np.isin(tensors[run], tensors[run][trains[run]])
+    return alone & np.isin(tensors[run], tensors[other][trains[other]])
 
 
 def _packed(where: Sequence[Sequence[Array]]) -> tuple[Array, Array]:

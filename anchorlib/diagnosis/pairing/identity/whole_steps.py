@@ -40,11 +40,12 @@ def as_whole_steps(
     training, this run none, and both made equally many.
     where: for A and for B, columns with the series and step of each row. columns: the phase, pass
     and call by which rows are paired so far. modes: which rows are of training, and which of an
-    evaluation, each for A and for B. alone: which rows of the run in eval mode have no partner so
-    far, in steps in which that run trains. evaluated: which run is in eval mode, 0 for A, 1 for B.
+    evaluation, each for A and for B. alone: which rows that the run made in eval mode have no
+    partner so far, though the other run made their tensor in training in that step and this run,
+    which trains in it, did not. evaluated: which run is in eval mode, 0 for A, 1 for B.
     """
     (trains, evals), other = modes, 1 - evaluated
-    lone = evals[evaluated] & tables[evaluated].of_kind("value") & alone
+    lone = alone & tables[evaluated].of_kind("value")
     places: dict[int, Place] = {}
     for step in np.unique(where[evaluated][1][lone]).tolist():
         mine, theirs = (
