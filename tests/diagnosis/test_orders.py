@@ -277,3 +277,42 @@ def test_an_input_that_is_moved_in_time_beside_another_has_no_samples_in_another
     assert SAID not in found.sentence
     assert found.verdict == "suspect", found
     assert found.origins[0].place.name == "input:1"
+
+
+def episodes(run, store, *, turned, rolled=False, inner=False):
+    """A policy is called once with all steps of eight episodes, which begin alike.
+
+    turned: whether the episodes come in the opposite order. rolled: whether returns are those of
+    the next episode. inner: whether the episodes of one step are neighbours.
+    """
+    torch.manual_seed(0)
+    policy = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(policy, tensors="*", optimizer=optimizer)
+        for _ in range(3):
+            states, returns = torch.randn(8, 5, 6, generator=draw), torch.randn(8, generator=draw)
+            states[:, 0] = 0.5
+            states[3] = states[6]  # two episodes went the same way
+            returns[3] = returns[6]
+            if turned:
+                states, returns = states.flip(0), returns.flip(0)
+            returns = returns.roll(1) if rolled else returns
+            states = states.transpose(0, 1) if inner else states
+            told = policy(states.flatten(0, 1)).reshape(states.shape[:2])
+            told = anchorlib.anchor(told.sum(0 if inner else 1), "of_episode")
+            optimizer.zero_grad()
+            anchorlib.anchor((told - returns).square().mean(), "loss").backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_episodes_whose_steps_are_samples_have_their_order(inner, tmp_path):
+    episodes("a", tmp_path, turned=False, inner=inner)
+    episodes("b", tmp_path, turned=True, inner=inner)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert {origin.cls for origin in found.origins} == {"rounding"}, found
+    assert max(error for name, error in errors_of(found) if name == "of_episode") < 1e-3
+    episodes("c", tmp_path, turned=True, rolled=True, inner=inner)
+    assert anchorlib.compare("a", "c", store=tmp_path).verdict == "unexpected"

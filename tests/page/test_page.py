@@ -36,8 +36,13 @@ def one(store):
 
 
 @pytest.fixture(scope="module")
-def two(store):
-    a, b = small_run(store, "a"), small_run(store, "b", parts=True)
+def pair(store):
+    return small_run(store, "a"), small_run(store, "b", parts=True)
+
+
+@pytest.fixture(scope="module")
+def two(pair):
+    a, b = pair
     return page([a, b], [compared(a, b)])
 
 
@@ -471,8 +476,8 @@ def test_where_there_is_nothing_it_says_so(visit, tmp_path):
     assert PART[0] not in answer
 
 
-def test_which_run_is_nearer_to_a_reference_stands_under_the_origins(visit, store):
-    a, b = open_run("a", store), open_run("b", store)
+def test_which_run_is_nearer_to_a_reference_stands_under_the_origins(visit, pair):
+    a, b = pair
     near = Nearness(2.4, 2.36, 2.9e-7, 2.8e-7, 0.5, 0.4, 2.0**-23, "b", clear=True)
     found = compared(a, b)
     origins = [replace(one, nearness=near) for one in found.origins]

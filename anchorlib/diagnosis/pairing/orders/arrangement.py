@@ -231,7 +231,7 @@ def _tried(shape: tuple[int, ...], order: Order) -> Iterator[Move]:
 
     An axis that flattens samples and positions may have the samples as its outer or its inner part:
     both moves are tried. An axis shorter than the order may hold one of several batches with which
-    a model was called at once.
+    a model was called at once, or groups that samples belong to, such as episodes.
     """
     places, count = order.places, len(order.places)
     for axis, size in enumerate(shape):
@@ -241,8 +241,9 @@ def _tried(shape: tuple[int, ...], order: Order) -> Iterator[Move]:
             times = size // count
             yield Move(axis, places, (*shape[:axis], count, times, *shape[axis + 1 :]))
             yield Move(axis + 1, places, (*shape[:axis], times, count, *shape[axis + 1 :]))
-        elif size > 1 and count % size == 0 and count // size <= MOST_PARTS:
-            yield from (Move(axis, part, shape) for part in order.of_parts(size))
+        elif size > 1 and count % size == 0:
+            parts = order.of_parts(size) if count // size <= MOST_PARTS else ()
+            yield from (Move(axis, part, shape) for part in (*parts, *order.of_groups(size)))
 
 
 def _apart(left: Array, right: Array) -> float:

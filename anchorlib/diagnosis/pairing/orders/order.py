@@ -63,6 +63,28 @@ class Order(NamedTuple):
             return
         yield from np.unique(within, axis=0)
 
+    def of_groups(self, size: int) -> Iterator[Array]:
+        """Yield the order of `size` groups that equally many samples belong to.
+
+        A model may be called once with all steps of several episodes. A record with one row for
+        each episode has the order of the episodes, as their indices. The samples of an episode are
+        taken for neighbours, or for `size` samples apart. A group is known by its samples; groups
+        whose samples are all alike stay in their order. Nothing is yielded if B has other groups.
+        """
+        count = len(self.places)
+        alike_b = np.empty_like(self.alike)
+        alike_b[self.places] = self.alike
+        for groups in (np.arange(count) // (count // size), np.arange(count) % size):
+            mine, other = (
+                np.sort(alike[np.argsort(groups, kind="stable")].reshape(size, -1), axis=1)
+                for alike in (self.alike, alike_b)
+            )
+            by_samples = [np.lexsort(each.T) for each in (mine, other)]
+            if (mine[by_samples[0]] == other[by_samples[1]]).all():
+                found = np.empty(size, np.int64)
+                found[by_samples[0]] = by_samples[1]
+                yield found
+
 
 Pass = tuple[int, str, int, int]
 """The rank, phase, step and number of a pass."""
