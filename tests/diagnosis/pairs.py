@@ -39,6 +39,7 @@ ASIDE = (
     *("fewshot", "drifter", "simulator", "robust"),
     *("receptor", "splats", "quantiler", "dino"),
     *("continual", "reviewer", "pooler", "denoiser"),
+    *("planner", "gflow", "convolver", "liner"),
 )
 """The workloads that are kept aside since they were written, on 2026-11-28 and 29.
 
