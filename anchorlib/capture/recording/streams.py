@@ -30,8 +30,7 @@ __all__ = [
     "Stream",
 ]
 
-# How a name was used so far: never, only without gradients, with gradients, or with and without
-# gradients inside one pass of training.
+# How a name was used so far (see `NameStreams.use`); from REACHED on it was used with gradients.
 NEW, LOOKED, QUIET, REACHED, MIXED = range(5)
 
 

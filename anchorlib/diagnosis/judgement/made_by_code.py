@@ -133,9 +133,9 @@ class MadeByCode:
         count = len(mine)
         if not count:
             return False
-        numbers = np.unique(mine)
-        shares = [np.array([(side == one).mean() for one in numbers]) for side in (mine, other)]
-        chance = float((shares[0] * shares[1]).sum())
+        _, codes = np.unique(np.concatenate((mine, other)), return_inverse=True)
+        times = [np.bincount(side, minlength=2 * count) for side in np.split(codes.ravel(), 2)]
+        chance = float((times[0] * times[1]).sum()) / count**2
         deviation = math.sqrt(max(chance * (1 - chance), 1 / count) / count)
         return float((mine == other).mean()) - chance > 2 * SIGMAS * deviation
 

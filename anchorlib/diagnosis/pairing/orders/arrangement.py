@@ -231,7 +231,7 @@ def _tried(shape: tuple[int, ...], order: Order) -> Iterator[Move]:
 
     An axis that flattens samples and positions may have the samples as its outer or its inner part:
     both moves are tried. An axis shorter than the order may hold one of several batches with which
-    a model was called at once, or groups that samples belong to, such as episodes.
+    a model was called at once; the first axis also groups that samples belong to, such as episodes.
     """
     places, count = order.places, len(order.places)
     for axis, size in enumerate(shape):
@@ -243,7 +243,8 @@ def _tried(shape: tuple[int, ...], order: Order) -> Iterator[Move]:
             yield Move(axis + 1, places, (*shape[:axis], times, count, *shape[axis + 1 :]))
         elif size > 1 and count % size == 0:
             parts = order.of_parts(size) if count // size <= MOST_PARTS else ()
-            yield from (Move(axis, part, shape) for part in (*parts, *order.of_groups(size)))
+            groups = order.of_groups(size) if axis == 0 else ()  # channels are no episodes
+            yield from (Move(axis, part, shape) for part in (*parts, *groups))
 
 
 def _apart(left: Array, right: Array) -> float:
