@@ -46,6 +46,7 @@ class Alignment:
         mode while the other run trained; None where it never was.
     merged: which passes or ranks of a run were merged, where the two split their work differently.
     reordered: the first step, in B's count, whose samples were put in A's order; else None.
+    perhaps_clipped: whether B's `scale` may be a factor that clipping removes, and no loss scale.
     """
 
     a: Table
@@ -60,6 +61,7 @@ class Alignment:
     eval_since: tuple[int | None, int | None] = (None, None)
     merged: tuple[Merged, ...] = ()
     reordered: int | None = None
+    perhaps_clipped: bool = False
 
     def __len__(self) -> int:
         return len(self.a_row)

@@ -8,8 +8,9 @@ the first step that differs: every gradient inside the model is that power of tw
 run's gradient, nothing else differs, and the gradients that the optimizer takes are equal. If these
 are unequal, the factor was no loss scale, but reached the optimizer. Most factors that clipping
 removes leave unequal bits, too, since clipping adds a small constant to the norm by which it
-divides; but where gradients are large, they do not. A scale that was found is treated as if the
-records stated it.
+divides; but where gradients are large, they do not. Then the factor counts as a loss scale if
+nothing else differs in any step, as it changes nothing that is learned. A scale that was found is
+treated as if the records stated it.
 
     loss.sum().backward()
     for p in model.parameters(): p.grad /= count
@@ -79,18 +80,20 @@ def with_loss_scale(alignment: Alignment) -> Alignment:
     scaled = _is_scaled(a) & ~_is_of_forward(alignment, int(step))
     factor = None if alignment.merged else _factor(alignment, first)
     exact = scaled[alignment.a_row[first]].all() and takes_the_same(alignment, int(step))
-    if factor is not None and exact and not _may_be_clipped(alignment, int(step)):
+    perhaps_clipped = factor is not None and _may_be_clipped(alignment, int(step))
+    shown = not perhaps_clipped or _only_scaled(alignment, scaled, factor)
+    if factor is not None and exact and shown:
         scales = np.where(scaled[alignment.a_row], factor, 1.0)
     elif (rounded := _rounded_scales(alignment, first, scaled)) is not None:
-        scales = rounded
+        scales, perhaps_clipped = rounded, False
     elif (own := _scales_of_parameters(alignment, int(step))) is not None:
-        scales = own
+        scales, perhaps_clipped = own, False
     else:
         return alignment
     later = a.step[alignment.a_row] >= step
     scale = b.scale.copy()
     scale[alignment.b_row[later]] = scales[later]
-    return replace(alignment, b=replace(b, scale=scale))
+    return replace(alignment, b=replace(b, scale=scale), perhaps_clipped=perhaps_clipped)
 
 
 def _is_scaled(table: Table) -> Array:
@@ -255,6 +258,20 @@ def _may_be_clipped(alignment: Alignment, step: int) -> bool:
     a = alignment.a
     recorded = bool((a.of_kind("pass_grad") & (a.step == step)).any())
     return recorded and not rules_out_clipping(alignment, step)
+
+
+def _only_scaled(alignment: Alignment, scaled: Array, factor: float | None) -> bool:
+    """Return whether in all steps nothing differs but gradients inside the model, by one factor.
+
+    Then the factor reaches no optimizer, and no parameter, in any step. Whether the program took it
+    off or clipping did makes no difference to what is learned.
+    scaled: for each row of A, whether it is a gradient that a loss scale multiplies.
+    """
+    pairs = alignment.differing
+    rows = alignment.a_row[pairs]
+    norm_a = alignment.a.figures["l2"][rows]
+    norm_b = alignment.b.figures["l2"][alignment.b_row[pairs]]
+    return factor is not None and bool((scaled[rows] & (norm_b == factor * norm_a)).all())
 
 
 def _first_or_largest(alignment: Alignment, inside: Array) -> int:

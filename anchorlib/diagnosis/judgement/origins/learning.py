@@ -26,7 +26,7 @@ __all__ = ["LIMIT", "LIMIT_LOW", "goes_on", "moves_alike", "same_learning"]
 
 Array = np.ndarray[Any, Any]
 EPS32 = 2.0**-23
-LIMIT = 32.0
+LIMIT = 64.0
 """The error in eps that several roundings in a row may make in a value or a gradient. Faults make
 larger errors."""
 LIMIT_LOW = 4.0

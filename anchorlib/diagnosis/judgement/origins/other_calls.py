@@ -50,7 +50,7 @@ def called_otherwise(first: FirstStep) -> set[str]:
             modules.add(module_of(tensor.name))
         elif passes and (tensor.kind == "grad" or a.figures["numel"][rows[own]].max() == 1):
             modules.add(join(tensor.name, tensor.kind))
-        elif _in_another_order(first, number, own):
+        elif _is_read(first, number) and _in_another_order(first, own):
             modules.add(module_of(tensor.name))
     modules |= _packed(first)
     modules |= {join(name, "grad") for name in _used_otherwise(first, modules)}
@@ -88,19 +88,36 @@ def _parts(first: FirstStep, table: Table, known: set[str], run: int) -> set[str
     return {join(tensor.name, tensor.kind) for tensor in tensors} & known
 
 
-def _in_another_order(first: FirstStep, number: int, own: Array) -> bool:
+def _is_read(first: FirstStep, number: int) -> bool:
+    """Return whether a record shows that what is computed from a tensor is equal, or is not.
+
+    Gradients show it. So does, for a tensor without a gradient, as of a forward under no_grad, the
+    result of a module that holds the tensor's own module.
+    number: the tensor's index in A's table.
+    """
+    a = first.alignment.a
+    tensor = a.tensors[number]
+    if (tensor.name, tensor.rank) in first.followed:
+        return True
+    parts = module_of(tensor.name).split(".")[:-1]
+    around = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
+    around |= {f"{name}.output" for name in around} | {"output"}
+    return any(
+        (own.kind, own.rank) == ("value", tensor.rank)
+        and (name := module_of(own.name)) in around
+        and name != module_of(tensor.name)
+        for own in (a.tensors[one] for one in first.rows_of[0])
+    )
+
+
+def _in_another_order(first: FirstStep, own: Array) -> bool:
     """Return whether B's records of a tensor hold the rows of A's in another order.
 
-    False for tensors without a recorded gradient. number: the tensor's index in A's table. own: a
-    mask of the step's differing pairs, true for those of the tensor.
+    own: a mask of the step's differing pairs, true for those of the tensor.
     """
-    name, rank = (first.alignment.a.tensors[number][at] for at in (0, 3))
-    if (name, rank) not in first.followed:
-        return False
-    places = first.here[own]
     return all(
         in_another_order(first.alignment, int(first.measures.pair[place]), first.measures.at(place))
-        for place in places.tolist()
+        for place in first.here[own].tolist()
     )
 
 

@@ -3,6 +3,7 @@
 sign   zeros with different signs, or NaNs with different bits
 scale  gradients that are equal once each is divided by its loss scale: the scale that its record
        states, or the one that the alignment has found (`pairing.loss_scales`)
+factor the same, where clipping may have removed the factor, and nothing else differs in any step
 dtype  equal values in two element types, after both are rounded to the coarser type
 sparse a sparse gradient that is stored differently, with equal sums at all indices
 unused values of elements on which no loss depends (`unused`)
@@ -35,10 +36,13 @@ __all__ = ["Benign", "benign", "only_dead_ends"]
 
 Array = np.ndarray[Any, Any]
 SIGN, SCALE, DTYPE, SPARSE = "sign", "scale", "dtype", "sparse"
+FACTOR = "factor"
 UNUSED, DECAY, BY_HAND, IDLE = "unused", "decay", "hand", "idle"
 _WORDS = {
     SIGN: "in the sign of zero alone",
     SCALE: "by the loss scale alone",
+    FACTOR: "by a factor alone that no optimizer takes: of a loss scale, or one that clipping "
+    "removes",
     DTYPE: "in their element type alone",
     SPARSE: "in how a sparse gradient is stored alone",
     UNUSED: "in elements alone on which no loss depends: their gradient is zero in both runs",
@@ -54,8 +58,8 @@ class Benign:
     """The measured pairs that differ in no value.
 
     pairs: indices of the alignment's pairs.
-    why: the reason of each of these, by the module's words: "sign", "scale", "dtype", "sparse",
-    "unused", "decay", "hand" or "idle".
+    why: the reason of each of these, by the module's words: "sign", "scale", "factor", "dtype",
+    "sparse", "unused", "decay", "hand" or "idle".
     """
 
     pairs: Array
@@ -90,7 +94,8 @@ def benign(alignment: Alignment, measures: Measures) -> Benign:
     most = measures["max_abs"]
     of_equal_values = (measures["measured"] == "values") & (measures["nonfinite"] == 0)
     of_equal_values &= (most == 0) | np.isnan(most) | (retyped & (measures["share_differing"] == 0))
-    why = np.where(retyped, DTYPE, np.where(a.scale[rows_a] != b.scale[rows_b], SCALE, SIGN))
+    scaled = FACTOR if alignment.perhaps_clipped else SCALE
+    why = np.where(retyped, DTYPE, np.where(a.scale[rows_a] != b.scale[rows_b], scaled, SIGN))
     stored = stored_otherwise(alignment, measures.pair)
     of_equal_values |= stored
     rest = measures.without(measures.pair[of_equal_values])

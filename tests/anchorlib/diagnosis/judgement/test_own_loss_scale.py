@@ -408,7 +408,6 @@ def test_the_unit_of_a_loss_beside_another_rewriting_is_rounding(tmp_path, unit)
         {"parts": 4, "taken_off": 16.0},
         {"later": 2.0, "taken_off": 16.0},
         {"clip": 0.01},
-        {"clip": 0.01, "large": 300.0},
         {"clip": 0.01, "parts": 4},
         {"clip": 0.01, "by_hand": True},
         {"rate": 1.01, "taken_off": 16.0},
@@ -424,6 +423,33 @@ def test_the_unit_of_a_loss_that_reaches_the_optimizer_is_a_fault(
     both = {name: changes[name] for name in ("clip", "large") if name in changes}
     summed(tmp_path, "a", anchored=anchored, **both)
     summed(tmp_path, "b", unit=unit, **changes)
+    for pair in ("ab", "ba"):
+        found = anchorlib.compare(*pair, store=tmp_path)
+        assert found.verdict == "unexpected", found.sentence
+
+
+@pytest.mark.parametrize("later", [1.0, 2.0])
+def test_a_power_of_two_that_no_optimizer_takes_in_any_step_is_no_fault(tmp_path, later):
+    """Large gradients are clipped to equal bits, whether the factor was taken off before or not."""
+    summed(tmp_path, "a", clip=0.01, large=300.0, anchored=False)
+    summed(tmp_path, "b", clip=0.01, large=300.0, anchored=False, unit=16.0, later=later)
+    summed(tmp_path, "c", clip=0.01, large=300.0, anchored=False, unit=16.0, taken_off=16.0)
+    for run in "bc":
+        found = anchorlib.compare("a", run, store=tmp_path)
+        if run == "b" and later != 1:  # a loss scale is the same in all steps
+            assert found.verdict == "unexpected", found.sentence
+            continue
+        assert found.verdict == "expected", found.sentence
+        assert "or one that clipping removes" in found.sentence
+
+
+@pytest.mark.parametrize(("unit", "anchored"), [(16.0, True), (48.0, True), (48.0, False)])
+def test_a_factor_that_clipping_removes_shows_in_a_loss_and_in_how_it_rounds(
+    tmp_path, unit, anchored
+):
+    both = {"clip": 0.01, "large": 300.0, "anchored": anchored}
+    summed(tmp_path, "a", **both)
+    summed(tmp_path, "b", **both, unit=unit)
     for pair in ("ab", "ba"):
         found = anchorlib.compare(*pair, store=tmp_path)
         assert found.verdict == "unexpected", found.sentence
