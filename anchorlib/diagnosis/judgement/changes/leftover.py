@@ -35,7 +35,7 @@ PARALLEL = 1e-5  # largest cosine distance between a gradient and its multiple
 FEW = 8  # elements: in smaller tensors, equations hold to NEAR by chance, and factors are found
 CERTAIN = 1e-5  # eps up to which an equation of a few elements does not hold by chance
 MOST_ELEMENTS = 1 << 22
-MOST_PASSES = 8
+MOST_PASSES = 32
 FITS = 1e-5  # share of a norm by which a sum of two parts with factors may be off
 MANY = 32  # elements: in fewer, two factors may fit by chance
 HELD = 0.05  # share of a gradient from which a remainder is larger than all roundings
@@ -220,7 +220,7 @@ def _cleared_between(sides: list[tuple[Table, int]], held: list[Any]) -> str:
     """
     lacking = []
     for side, value in zip(sides, held, strict=True):
-        parts = _parts(*side)
+        parts = _parts(*side, every_phase=True)
         if not parts or len(parts) > MOST_PASSES or len(value) < FEW:
             return ""
         sums = np.cumsum(parts[::-1], axis=0)[::-1]
@@ -284,14 +284,17 @@ def _passes(table: Table, row: int) -> Array | None:
     return sum(parts[1:], start=parts[0]) if parts else None
 
 
-def _parts(table: Table, row: int) -> list[Array] | None:
+def _parts(table: Table, row: int, *, every_phase: bool = False) -> list[Array] | None:
     """Return the values of the `pass_grad` records of a row's parameter in its step, in order.
 
     [] without any such record; None where the values of one are not known.
+    every_phase: whether passes through a model in eval mode are included, as those that sample by
+        it before it is trained.
     """
-    added = series(table, row, "pass_grad")
+    added = series(table, row, "pass_grad", every_phase=every_phase)
+    here = (table.step[added] == table.step[row]) & (table.order[added] < table.order[row])
     parts = []
-    for row_of_pass in added[table.step[added] == table.step[row]].tolist():
+    for row_of_pass in added[here].tolist():
         part = values(table, row_of_pass)
         if part is None:
             return None

@@ -130,3 +130,32 @@ def test_another_limit_is_no_remainder_where_no_pass_was_recorded(tmp_path):
     for name, clip in (("a", 1.0), ("b", 0.5)):
         trained(tmp_path, name, clip=clip, tensors=["*@grad"])
     assert CLEARED not in anchorlib.compare("a", "b", store=tmp_path).sentence
+
+
+def test_passes_in_eval_mode_that_are_not_cleared_away_are_asked_about(tmp_path):
+    """Samples are moved by backward passes in eval mode, which reach the parameters as well."""
+
+    def trained_with(name: str, *, clears: bool) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with anchorlib.start(name, store=tmp_path) as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                x = torch.randn(16, 8, requires_grad=True)
+                model.eval()
+                for _ in range(9):
+                    model(x).pow(2).sum().backward()
+                    x = (x - 0.01 * x.grad).detach().requires_grad_()
+                model.train()
+                if clears:
+                    optimizer.zero_grad()
+                model(x.detach()).pow(2).sum().backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                optimizer.step()
+
+    trained_with("a", clears=True)
+    trained_with("b", clears=False)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert f"{CLEARED} A's gradient lacks the first 9 passes of its step" in found.sentence
