@@ -23,7 +23,7 @@ from anchorlib.diagnosis.pairing.edges import compiled, opaque, statements, with
 from anchorlib.diagnosis.pairing.identity import packed, shared_codes
 from anchorlib.diagnosis.pairing.inner_gradients import inner_gradients
 from anchorlib.diagnosis.pairing.join import align
-from anchorlib.diagnosis.pairing.orders import model_of_input, near_order
+from anchorlib.diagnosis.pairing.orders import near_order
 from anchorlib.diagnosis.pairing.selected import aligned_runs
 from anchorlib.diagnosis.pairing.splits import buffers_of, parameters_of
 from anchorlib.diagnosis.pairing.tables import (
@@ -33,6 +33,7 @@ from anchorlib.diagnosis.pairing.tables import (
     SendableValues,
     StoredValues,
     Table,
+    model_of_input,
     place_at,
     stored_values,
     table_of,

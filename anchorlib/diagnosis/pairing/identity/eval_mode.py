@@ -9,7 +9,8 @@ model is called several times in a step, in training, without gradients and in e
 forwards of a tensor may still lack a partner. These are paired in turn, the n-th with the n-th, if
 one run made all of them in eval mode, the other run made none of them in eval mode, and both runs
 have equally many. So are all forwards of a tensor in a step, where one run makes them all in eval
-mode and the other run only some, as where it attacks a model before it trains it.
+mode and the other run only some, as where it attacks a model before it trains it; and where one run
+makes more of them in eval mode than the other, if equal inputs show that they are the same.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.pairing.identity.keys import packed
-from anchorlib.diagnosis.pairing.identity.whole_steps import as_whole_steps
+from anchorlib.diagnosis.pairing.identity.whole_steps import as_whole_steps, in_order_of_steps
 from anchorlib.diagnosis.pairing.tables import Table
 from anchorlib.scope import EVAL, TRAIN
 
@@ -73,6 +74,25 @@ def modes(
     where = [[series[n][table.tensor], steps[n]] for n, table in enumerate(tables)]
     trains = rows[0] == numbers[TRAIN], rows[1] == numbers[TRAIN]
     evals = rows[0] == numbers[EVAL], rows[1] == numbers[EVAL]
+    unmoved = [(rows[n], passes[n], calls[n]) for n in (0, 1)]
+    ordered = _by_order(tables, where, unmoved, (trains, evals), numbers[TRAIN])
+    return ordered or _by_mode(tables, where, unmoved, (trains, evals), numbers[TRAIN])
+
+
+def _by_mode(
+    tables: tuple[Table, Table],
+    where: Sequence[Sequence[Array]],
+    unmoved: Sequence[tuple[Array, ...]],
+    both: tuple[tuple[Array, Array], tuple[Array, Array]],
+    train: int,
+) -> Modes:
+    """Return the phases and passes by which forwards of one run alone in eval mode are paired.
+
+    where, unmoved: for A and for B, columns with the series and step, and the phase, pass and call,
+    of each row. both: which rows are of training, and which of an evaluation. train: the number of
+    the phase of training.
+    """
+    trains, evals = both
     whole = _moved(tables, _packed(where), trains, evals)
     own = [_pass_of_training(table, trains[n], evals[n]) for n, table in enumerate(tables)]
     by_pass = _packed([[*where[n], own[n]] for n in (0, 1)])
@@ -80,9 +100,9 @@ def modes(
     moved = [whole[n] | some[n] for n in (0, 1)]
     columns = [
         (
-            np.where(moved[n], numbers[TRAIN], rows[n]),
-            np.where(some[n] & ~whole[n], own[n], passes[n]),
-            calls[n].copy(),
+            np.where(moved[n], train, unmoved[n][0]),
+            np.where(some[n] & ~whole[n], own[n], unmoved[n][1]),
+            unmoved[n][2].copy(),
         )
         for n in (0, 1)
     ]
@@ -98,13 +118,41 @@ def modes(
         for row, place in in_order.items():
             for column, number in zip(columns[run], place, strict=True):
                 column[row] = number
-            moved[run][row] = place[0] == numbers[TRAIN]
+            moved[run][row] = place[0] == train
     return Modes(
         (columns[0][0], columns[1][0]),
         (columns[0][1], columns[1][1]),
         (columns[0][2], columns[1][2]),
         (_first(tables[0], moved[0]), _first(tables[1], moved[1])),
     )
+
+
+def _by_order(
+    tables: tuple[Table, Table],
+    where: Sequence[Sequence[Array]],
+    columns: Sequence[tuple[Array, ...]],
+    both: tuple[tuple[Array, Array], tuple[Array, Array]],
+    train: int,
+) -> Modes | None:
+    """Return the phases and passes by which rows are paired where one run alone makes more forwards
+    in eval mode; None where neither does.
+
+    Arguments are those of `_by_mode`.
+    """
+    for run in (0, 1):
+        places = in_order_of_steps(tables, where, columns, both, run)
+        if not places:
+            continue
+        moved = [tuple(column.copy() for column in of_run) for of_run in columns]
+        trained = np.zeros(len(tables[run]), bool)
+        for row, place in places.items():
+            trained[row] = place[0] == train != columns[run][0][row]
+            for column, number in zip(moved[run], place, strict=True):
+                column[row] = number
+        since = _first(tables[run], trained)
+        phases, passes, calls = ((moved[0][at], moved[1][at]) for at in range(3))
+        return Modes(phases, passes, calls, (since, None) if run == 0 else (None, since))
+    return None
 
 
 def _in_turn(

@@ -8,10 +8,8 @@ arrangement   puts the samples of one run into the order of the other run
 
 from anchorlib.diagnosis.pairing.orders.arrangement import arranged
 from anchorlib.diagnosis.pairing.orders.drifted import near_order
-from anchorlib.diagnosis.pairing.orders.order import model_of_input
 
 __all__ = [
     "arranged",
-    "model_of_input",
     "near_order",
 ]

@@ -120,9 +120,3 @@ def wide(raw: Array, kind: str) -> Array:
     wider = np.complex128 if dtypes.dtype(kind).family == "complex" else np.float64
     widened: Array = values.astype(wider)
     return widened
-
-
-def model_of_input(name: str) -> str:
-    """Return `critic.input` for the names `critic.input` and `critic.input:1`; "" for no input."""
-    model = name.partition(":")[0]
-    return model if model.rpartition(".")[2] == "input" else ""

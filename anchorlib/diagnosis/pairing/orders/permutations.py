@@ -23,11 +23,10 @@ from anchorlib.diagnosis.pairing.orders.order import (
     Orders,
     Pass,
     call_of,
-    model_of_input,
     pass_of,
 )
 from anchorlib.diagnosis.pairing.splits import parameters_of
-from anchorlib.diagnosis.pairing.tables import Table, row_digests
+from anchorlib.diagnosis.pairing.tables import Table, model_of_input, row_digests
 from anchorlib.errors import StoreError
 
 __all__ = ["orders"]

@@ -8,7 +8,7 @@ representatives  ranks that are not read, since an equal rank is read in their p
 samples          digests of the samples within a record
 """
 
-from anchorlib.diagnosis.pairing.tables.coordinates import RecordPlace, place_at
+from anchorlib.diagnosis.pairing.tables.coordinates import RecordPlace, model_of_input, place_at
 from anchorlib.diagnosis.pairing.tables.making import table_of, with_own_digests
 from anchorlib.diagnosis.pairing.tables.representatives import NO_REPRESENTATIVES, Representatives
 from anchorlib.diagnosis.pairing.tables.samples import row_digests, whole
@@ -23,6 +23,7 @@ __all__ = [
     "StoredValues",
     "Table",
     "Tensor",
+    "model_of_input",
     "place_at",
     "row_digests",
     "stored_values",

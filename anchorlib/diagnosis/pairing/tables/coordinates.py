@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from anchorlib.diagnosis.pairing.tables.table import Table
 
-__all__ = ["RecordPlace", "place_at"]
+__all__ = ["RecordPlace", "model_of_input", "place_at"]
 
 
 class RecordPlace(NamedTuple):
@@ -36,3 +36,9 @@ def place_at(table: Table, row: int) -> RecordPlace:
         name=tensor.name,
         kind=tensor.kind,
     )
+
+
+def model_of_input(name: str) -> str:
+    """Return `critic.input` for the names `critic.input` and `critic.input:1`; "" for no input."""
+    model = name.partition(":")[0]
+    return model if model.rpartition(".")[2] == "input" else ""
