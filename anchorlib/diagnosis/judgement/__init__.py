@@ -16,6 +16,7 @@ external_causes    the answer for what came from outside: data, parameters, buff
 missing_records    the answer for what may have begun in records that are missing
 computed_rows      the answer for all other records, by the size of the error
 made_by_code       what the program made of equal data without a graph
+earlier_passes     rows of an input that the runs take from different passes of an earlier step
 surroundings       what came before a record in its pass, and whether the seeds differ
 reasons            what is said about an origin besides its class
 judge              calls all of these, and makes the list of origins

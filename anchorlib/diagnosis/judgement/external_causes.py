@@ -13,6 +13,7 @@ import numpy as np
 
 from anchorlib.diagnosis.causes import EQUAL, Frontier, Role, StartingValues, starting_values
 from anchorlib.diagnosis.judgement.changes import Changes, is_constant
+from anchorlib.diagnosis.judgement.earlier_passes import taken_from_other_passes
 from anchorlib.diagnosis.judgement.made_by_code import MadeByCode
 from anchorlib.diagnosis.judgement.origins import LIMIT
 from anchorlib.diagnosis.judgement.series import values
@@ -60,17 +61,21 @@ class ExternalCauses:
     def given(self, row: int, pair: int, measure: Measure) -> tuple[str, str] | None:
         """Return the class of a model's input, and why; None if the size of the error decides.
 
-        An input is data from outside, with two exceptions. Where B is given the tensor that A is
-        given for another argument, the code exchanged the arguments. And the program computed the
-        input in three cases: where it is, in both runs, the input of the pass before, moved by a
-        small step (`MadeByCode.is_iterate`); where A's and B's input are variants of one another or
-        have unequal shapes, and computed records come before them in their pass; and where they are
-        a few roundings apart, as results before them are, in the step before too. A computed input
-        is "rounding" where results before it differ nearly as much; otherwise None is returned.
+        An input is data from outside, with three exceptions. Where B is given the tensor that A is
+        given for another argument, the code exchanged the arguments. Where the runs take rows of it
+        from different passes of an earlier step, the code keeps other samples. And the program
+        computed the input in three cases: where it is, in both runs, the input of the pass before,
+        moved by a small step (`MadeByCode.is_iterate`); where A's and B's input are variants of one
+        another or have unequal shapes, and computed records come before them in their pass; and
+        where they are a few roundings apart, as results before them are, in the step before too. A
+        computed input is "rounding" where results before it differ nearly as much; otherwise None
+        is returned.
         row: A's row. pair: its index in the alignment. measure: how far apart A and B are in it.
         """
         if other := self._given_elsewhere(row, pair):
             return "not_rounding", f"B is given here what A is given as {other}"
+        if passes := taken_from_other_passes(self.frontier, row):
+            return "not_rounding", passes
         related = measure.measured == "shape" or self._are_variants(row, pair, measure)
         if related and measure.error_eps <= LIMIT and self._is_near(row, measure, steps_back=1):
             return "rounding", "what the program computed before it differs as much"

@@ -12,6 +12,7 @@ indices       indices and targets among the arguments of operations, by name
 autocasting   autocast that one run alone is under, or with another type than the other
 precisions    TF32 and the like: by which hardware rounds the operands of products
 moves         how far a tensor was moved, compared with the other run
+directions    towards what a tensor was moved: a model's average, a gradient
 figures       a formula by which an operand's mean, spread and first element follow from A's
 rows_read     the rows of a table that were read, known by their bits
 relations     a formula by which B's elements follow from A's

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes import DIFFERS, EQUAL, Frontier, Role
+from anchorlib.diagnosis.judgement.changes.directions import along_gradient, towards_original
 from anchorlib.diagnosis.judgement.changes.optimizer_steps import did_not_step
 from anchorlib.diagnosis.judgement.series import series, values
 from anchorlib.diagnosis.pairing import Alignment
@@ -68,20 +69,36 @@ def _since(frontier: Frontier, row: int) -> Iterator[str]:
         or not len(start) == len(value_a) == len(value_b)
     ):
         return
-    # A value that is made anew in each pass was not moved.
-    if not np.linalg.norm(value_a - start) < np.linalg.norm(start):
-        return
+    made = (value_a, value_b)
+    if along := along_gradient(frontier, before, start, made):
+        yield along
+    elif np.linalg.norm(value_a - start) < np.linalg.norm(start):
+        # A value that is made anew in each pass was not moved.
+        yield from _compared(frontier, row, before, start, made)
+
+
+def _compared(
+    frontier: Frontier, row: int, before: int, start: Array, made: tuple[Array, Array]
+) -> Iterator[str]:
+    """Yield clauses on how the runs moved a value, as `_since` does.
+
+    before: A's row of the record that is equal in both. start: its values. made: the values of the
+    row in A and in B.
+    """
+    a = frontier.alignment.a
+    moves = made[0] - start, made[1] - start
     slack = EPS * float(np.linalg.norm(start))
     since = f"since step {int(a.step[before])}, pass {int(a.pass_index[before])}"
-    factor = _factor(value_a - start, value_b - start, slack)
-    still = [bool((made == start).all()) for made in (value_a, value_b)]
+    factor = _factor(*moves, slack)
+    still = [bool((one == start).all()) for one in made]
     if still[0] != still[1]:
         yield f"{'BA'[still[1]]} alone moves it {since}"
         yield from did_not_step(frontier, row, before, still.index(True))
     elif factor is not None:
         if abs(factor - 1) > CLEAR:
             yield f"B's move of it {since} is {factor:.3g} times A's"
-    elif power := _power(value_a - start, value_b - start, np.abs(start), slack):
+            yield from filter(None, [towards_original(frontier, row, before, start, moves)])
+    elif power := _power(*moves, np.abs(start), slack):
         yield f"B's move of it {since} is A's times the {power} of what it was"
 
 

@@ -71,6 +71,7 @@ def test_a_copy_that_code_moves_otherwise_is_a_fault_of_that_code(tmp_path):
     first = found.origins[0]
     assert (first.place.name, first.place.step, first.cls) == ("copy.weight", 1, "not_rounding")
     assert "B's move of it since step 0, pass 0 is 10 times A's" in found.sentence
+    assert "as a moving average it takes up own.weight with a share of 0.01 | 0.1" in found.sentence
     assert found.verdict == "unexpected"
 
 
