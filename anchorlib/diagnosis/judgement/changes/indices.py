@@ -113,8 +113,14 @@ def reads_another_index(a: Sequence[Operation], b: Sequence[Operation]) -> bool:
 
 
 def other_targets(a: Sequence[Operation], b: Sequence[Operation]) -> Iterator[str]:
-    """Yield a clause for each loss whose target, as both runs' arguments state it, differs."""
-    for loss_a, loss_b in zip(_losses(a), _losses(b), strict=False):
+    """Yield a clause for each loss whose target, as both runs' arguments state it, differs.
+
+    Nothing is yielded where one run has more losses: they may be parts of the other run's losses.
+    """
+    losses = _losses(a), _losses(b)
+    if len(losses[0]) != len(losses[1]):
+        return
+    for loss_a, loss_b in zip(*losses, strict=True):
         targets = [TARGET.search(op.arguments) for op in (loss_a, loss_b)]
         if (
             loss_a.name == loss_b.name

@@ -150,3 +150,25 @@ def test_a_fault_beside_edges_in_another_order_is_found(once):
     bad = [one.place.name for one in found.origins if one.cls == "not_rounding"]
     assert bad
     assert set(bad) <= {"loss", "head", "output"}
+
+
+def test_a_loss_in_parts_has_no_other_target(tmp_path):
+    """The target of a part is another tensor than the target of the whole."""
+    for run in ("a", "b"):
+        torch.manual_seed(0)
+        model = nn.Linear(6, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        draw = torch.Generator().manual_seed(1)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            for _ in range(2):
+                x, y = torch.randn(12, 6, generator=draw), torch.rand(12, 3, generator=draw)
+                out = model(x)
+                parts = out.split(4 if run == "b" else 12), y.split(4 if run == "b" else 12)
+                losses = [functional.huber_loss(*both) for both in zip(*parts, strict=True)]
+                optimizer.zero_grad()
+                anchorlib.anchor(torch.stack(losses).mean(), "loss").backward()
+                optimizer.step()
+    verdict, said = told(*(tmp_path / f"{run}.zarr" for run in "ab"))
+    assert verdict in ("expected", "suspect"), said
+    assert "target" not in said
