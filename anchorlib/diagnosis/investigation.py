@@ -271,9 +271,9 @@ def _judged(
     """
     if scored is None or around is None or not len(measures):
         return None, None
-    times = times_of_origins(origins)
+    times = times_of_origins(origins, around)
     leaving = leaves_noise(judged, measures, scored / times)
-    noise_drift = drift(judged, measures, scored / times, around)
+    noise_drift = drift(judged, measures, scored / times, around, origins)
     noise_drift = noise_drift._replace(worst=noise_drift.worst * times)
     covered = noise_drift.covered if leaving is None else False
     if covered is False and too_fine(judged, noise):

@@ -39,7 +39,8 @@ that differ: there, perturbed parameters make less noise."""
 FIRST_STEPS = 2
 EPS32 = 2.0**-23
 FEW = 32.0
-"""Up to this median error, in eps of float32, records differ by several roundings in a row."""
+"""Up to this median error, in eps of float32, records differ by several roundings in a row: as many
+times that as the rounding is larger than 1 eps with which the runs part, up to TOLERANCE."""
 COVERED_FEW = 16.0
 """The least limit in place of COVERED where the median error is FEW eps at most. Noise runs are
 perturbed in their parameters alone, whereas a kernel that adds up in another order, as that of a
@@ -71,7 +72,13 @@ class Drift(NamedTuple):
     kind: str
 
 
-def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelope) -> Drift:
+def drift(
+    alignment: Alignment,
+    measures: Measures,
+    scores: Array,
+    noise: Envelope,
+    origins: Sequence[Origin] = (),
+) -> Drift:
     """Return whether the noise runs cover the drift: whether they are about as far from A as B is.
 
     Tensors with many elements decide, in the steps before the noise runs' horizon. (From the
@@ -80,6 +87,7 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
     noise: how far the noise runs are from A.
     scores: for each measured pair its error over that of the noise runs, as the function `turns`
         returns it; nan where a pair is not judged alone.
+    origins: the records where the runs part.
     """
     rows = alignment.a_row[measures.pair]
     kinds, kind = kinds_of(alignment, rows)
@@ -95,8 +103,9 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
         return _pooled(measures, scores, noise)
     low = (measures["eps"] > EPS32) & (step < step.min() + FIRST_STEPS)
     error = measures["error_eps"] * measures["eps"]
+    few = FEW * EPS32 * _rounding_of(origins)
     drifts = [
-        _of_kind(name, scores[at], error[at], step[at], low[at], int(step.min()))
+        _of_kind(name, scores[at], error[at], step[at], low[at], int(step.min()), few)
         for code, name in enumerate(kinds)
         if len(at := np.flatnonzero(large & (kind == code)))
     ]
@@ -106,24 +115,28 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
     return worst._replace(covered=covered)
 
 
-def times_of_origins(origins: Sequence[Origin]) -> float:
+def times_of_origins(origins: Sequence[Origin], noise: Envelope | None = None) -> float:
     """Return how many times as far as noise the rounding of some origins may move the runs apart.
 
-    Kernels of recurrent layers approximate their gates, and a spread may be the rest of terms that
-    cancel. Where such a value is off by more than TOLERANCE eps, what follows from it may be as
-    many times further off than what follows from noise, by which parameters are off by one eps.
-    Only values count, whose error is relative to their own size: a gradient whose terms cancel may
-    be far off by rounding alone. From 1.0 to MOST_TIMES. origins: the records where the runs part.
+    Kernels of recurrent layers approximate their gates, a spread may be the rest of terms that
+    cancel, and what a program makes of its data alone is equal in all noise runs. Where such a
+    value is off by more than TOLERANCE eps, what follows from it may be as many times further off
+    than what follows from noise, by which parameters are off by one eps. Only values count, whose
+    error is relative to their own size: a gradient whose terms cancel may be far off by rounding
+    alone. From 1.0 to MOST_TIMES.
+    origins: the records where the runs part. noise: how far the noise runs are from A; None where
+    that is not known.
     """
     values = [one for one in origins if one.cls == "rounding" and one.place.kind == "value"]
-    times = [one.measure.error_eps / TOLERANCE * _roughness(one) for one in values]
+    times = [one.measure.error_eps / TOLERANCE * _roughness(one, noise) for one in values]
     return min(MOST_TIMES, max([1.0, *(each for each in times if np.isfinite(each))]))
 
 
-def _roughness(origin: Origin) -> float:
+def _roughness(origin: Origin, noise: Envelope | None) -> float:
     """Return how much of an origin's error widens the noise: all of it, twice that, or nothing.
 
-    All of it where a kernel of a recurrent layer made the origin. Twice that where rows differ by
+    All of it where a kernel of a recurrent layer made the origin, and where no noise run reaches
+    it. Twice that where rows differ by
     factors (`differs_by_row_factors`): the squares that an optimizer keeps are twice as far off as
     the gradients of what reads these rows.
     """
@@ -134,23 +147,40 @@ def _roughness(origin: Origin) -> float:
     frontier, row = origin.evidence
     pair = int(np.searchsorted(frontier.alignment.a_row, row))  # pairs are in A's order
     factors = differs_by_row_factors(frontier, row, int(frontier.alignment.b_row[pair]))
-    return 2.0 if factors else 0.0
+    if factors:
+        return 2.0
+    return 1.0 if noise is not None and not noise.reaches(row) else 0.0
 
 
-def _of_kind(kind: str, scores: Array, error: Array, step: Array, low: Array, first: int) -> Drift:
+def _rounding_of(origins: Sequence[Origin]) -> float:
+    """Return the largest rounding, in eps, by which values differ where the runs part.
+
+    From 1.0 to TOLERANCE; 1.0 where an origin is no rounding. A transform that the program computes
+    by itself may round as much, and noise runs, whose parameters are moved alone, do not.
+    """
+    errors = [one.measure.error_eps for one in origins if one.place.kind == "value"]
+    if not errors or any(one.cls != "rounding" for one in origins):
+        return 1.0
+    return float(np.clip(np.nanmax([1.0, *errors]), 1.0, TOLERANCE))
+
+
+def _of_kind(  # noqa: PLR0913 - the columns of one kind
+    kind: str, scores: Array, error: Array, step: Array, low: Array, first: int, few_error: float
+) -> Drift:
     """Return the drift of one kind of record: the median score that is largest against its limit.
 
     There is a median score and a limit for each group of neighbouring steps. The drift is covered
     where no median score exceeds its limit.
     kind: the kind's name. scores, error, step, low: an entry for each pair of the kind. error: the
     pair's relative error. low: whether COVERED_LOW is the pair's limit.
-    first: the first step in which the runs differ.
+    first: the first step in which the runs differ. few_error: the relative error up to which
+    records differ by several roundings in a row.
     """
     groups = _groups(step)
     middles = medians(groups, scores, int(groups.max()) + 1)
     since = np.full(len(middles), np.inf)
     np.minimum.at(since, groups, step - first)
-    few = medians(groups, error, len(middles)) <= FEW * EPS32
+    few = medians(groups, error, len(middles)) <= few_error
     # Noise that was too small for the few roundings of the first step stays so in what follows.
     began = min(float(middles[0]), COVERED_FEW) if few[0] and since[0] == 0 else COVERED
     limit = max(COVERED, began) * np.sqrt(1 + since)

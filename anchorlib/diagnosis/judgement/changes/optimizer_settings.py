@@ -54,7 +54,8 @@ class OptimizerSettings:
             self._partings[tensor.rank] = partings_of(alignment, tensor.rank)
         schedules = self._partings[tensor.rank]
         differing |= {parting.name: parting for parting in schedules if parting.step <= step}
-        return [_setting(parting, header_a) for parting in differing.values()][:SHOWN]
+        told = dict.fromkeys(_setting(parting, header_a) for parting in differing.values())
+        return list(told)[:SHOWN]
 
 
 def _switched(

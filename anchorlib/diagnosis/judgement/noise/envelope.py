@@ -86,6 +86,18 @@ class Envelope:
         every = np.concatenate(noise_of_runs) if noise_of_runs else np.zeros(1)
         return float(every[np.isfinite(every)].max(initial=0.0))
 
+    def reaches(self, row: int) -> bool:
+        """Return whether a row of A differs in some noise run, or lacks a partner there.
+
+        Noise runs are moved in their parameters. What a program makes of its data alone, as a
+        spectrum, is equal in all of them, so that they tell nothing of how it rounds.
+        """
+        for pairs in self.pairs:
+            at = int(np.searchsorted(pairs.a_row, row))  # pairs are in A's order
+            if pairs.a_row[at : at + 1].tolist() != [row] or not pairs.equal[at]:
+                return True
+        return False
+
     @property
     def saturated(self) -> Array:
         """A mask of the pairs whose noise, SATURATED or more, is too large to judge by."""
