@@ -53,6 +53,7 @@ def _own_layer_norm(x, shape, weight=None, bias=None, eps=1e-5):
     axes = tuple(range(-len(shape), 0))
     centred = x - x.mean(axes, keepdim=True)
     y = centred * torch.rsqrt(centred.square().mean(axes, keepdim=True) + eps)
+    y = y.contiguous()  # as torch's is: dropout draws its mask in the order of memory
     y = y if weight is None else y * weight
     return y if bias is None else y + bias
 
@@ -95,10 +96,14 @@ def _own_log_softmax(x, dim=None, _stacklevel=3, dtype=None):
     return x - torch.logsumexp(x, dim, keepdim=True)
 
 
-def _own_cross_entropy(x, target, **options):
-    plain = not options.keys() - {"reduction"} and options.get("reduction", "mean") == "mean"
+def _own_cross_entropy(x, target, *weight, **options):
+    plain = (
+        not weight
+        and not options.keys() - {"reduction"}
+        and options.get("reduction", "mean") == "mean"
+    )
     if not plain or target.is_floating_point() or x.dim() != 2 or (target < 0).any():
-        return _cross_entropy(x, target, **options)
+        return _cross_entropy(x, target, *weight, **options)
     own = x.gather(1, target[:, None])[:, 0]
     return (torch.logsumexp(x, 1) - own).sum() / len(x)
 
@@ -173,8 +178,8 @@ EQUAL: Substitutes = {
 """Name -> the functions, and what stands for them: the same mathematics."""
 
 
-def _without_bias(x, w, b=None):
-    return _linear(x, w)
+def _half_the_bias(x, w, b=None):
+    return _linear(x, w, None if b is None else b / 2)
 
 
 def _other_eps(x, shape, weight=None, bias=None, eps=1e-5):
@@ -189,16 +194,16 @@ def _warmer(x, dim=None, _stacklevel=3, dtype=None):
     return _softmax(0.9 * x, dim, dtype=dtype)
 
 
-def _smoothed(x, target, **options):
-    return _cross_entropy(x, target, **{**options, "label_smoothing": 0.1})
+def _smoothed(x, target, *weight, **options):
+    return _cross_entropy(x, target, *weight, **{**options, "label_smoothing": 0.1})
 
 
 def _turned(x, w, *arguments, **options):
-    return _conv2d(x, w.transpose(-1, -2), *arguments, **options)
+    return _conv2d(x, w.flip(-1), *arguments, **options)
 
 
 MISTAKEN: Substitutes = {
-    "no bias": ([(functional, "linear")], _without_bias),
+    "half the bias": ([(functional, "linear")], _half_the_bias),
     "another eps": ([(functional, "layer_norm")], _other_eps),
     "another GELU": ([(functional, "gelu")], _other_approximation),
     "a temperature": (SOFTMAX, _warmer),
