@@ -40,6 +40,9 @@ ASIDE = (
     *("receptor", "splats", "quantiler", "dino"),
     *("continual", "reviewer", "pooler", "denoiser"),
     *("planner", "gflow", "convolver", "liner"),
+    *("ordinal", "bidder", "imputer", "panoptic"),
+    *("sentences", "energies", "convnext", "mixtures"),
+    *("coteacher", "bandit", "sculptor", "spotter"),
 )
 """The workloads that are kept aside since they were written, on 2026-11-28 and 29.
 
