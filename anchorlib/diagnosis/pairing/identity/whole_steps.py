@@ -83,8 +83,7 @@ def in_order_of_steps(
     both = [trains[n] | evals[n] for n in (0, 1)]
     names = [tensor.name for tensor in tables[evaluated].tensors]
     places: dict[int, Place] = {}
-    shared = np.intersect1d(where[evaluated][1][evals[evaluated]], where[other][1][trains[other]])
-    for step in shared.tolist():
+    for step in _evaluated_more(tables, where, evals, evaluated):
         rows = [np.flatnonzero((where[n][1] == step) & both[n]) for n in (0, 1)]
         mine, theirs = (_forwards(tables[n], where[n][0], rows[n]) for n in (evaluated, other))
         partners: dict[int, int] = {}
@@ -100,12 +99,27 @@ def in_order_of_steps(
             trained = trains[evaluated][own].any() and trains[other][others].any()
             if model_of_input(name) and trained and len(apart) and modes_of[0][apart].all():
                 given += list(zip(own, others, strict=True))[: apart[0] + 1]
-        if not given or not (places or _are_equal(tables, given, evaluated)):
-            if not places and given:
-                return {}
+        if not given:
             continue
+        if not places and not _are_equal(tables, given, evaluated):
+            return {}
         places |= _places(tables[evaluated], rows[evaluated], partners, columns[other])
     return places
+
+
+def _evaluated_more(
+    tables: tuple[Table, Table],
+    where: Sequence[Sequence[Array]],
+    evals: tuple[Array, Array],
+    evaluated: int,
+) -> list[int]:
+    """Return the steps in which a run gives a model more inputs in eval mode than the other run."""
+    counts: list[Counter[int]] = []
+    for table, (_, steps), of_evaluation in zip(tables, where, evals, strict=True):
+        given = table.where(lambda one: one.kind == "value" and bool(model_of_input(one.name)))
+        found, times = np.unique(steps[given & of_evaluation], return_counts=True)
+        counts.append(Counter(dict(zip(found.tolist(), times.tolist(), strict=True))))
+    return sorted(counts[evaluated] - counts[1 - evaluated])
 
 
 def _are_equal(tables: tuple[Table, Table], pairs: Sequence[tuple[int, int]], first: int) -> bool:
