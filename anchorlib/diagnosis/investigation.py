@@ -37,6 +37,7 @@ from anchorlib.diagnosis.judgement import (
     turns,
     verdict,
 )
+from anchorlib.diagnosis.noise_runs import check_noise
 from anchorlib.diagnosis.notes import few, incomplete, notes, reordering, too_fine
 from anchorlib.diagnosis.pairing import (
     NO_REPRESENTATIVES,
@@ -100,8 +101,8 @@ def compare(  # noqa: PLR0913 - the contract's arguments
 
     Raises RunNotFoundError where a run is not found, UnknownTensorError where a selector names no
     tensor, StoreError where a store cannot be read, CollectorError where a collector or an object
-    store does not answer, and OptionError where `ops` is True and the runs have no traced step in
-    common.
+    store does not answer, and OptionError where a noise run is A or B itself or another program's,
+    and where `ops` is True and the runs have no traced step in common.
     """
     selectors = [tensors] if isinstance(tensors, str) else list(tensors)
     opened = [_opened(one, store) for one in (a, b, *noise)]
@@ -115,6 +116,7 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     standing = NO_REPRESENTATIVES if known is None or noise or ops is not False else known.standing
     aligned = aligned_runs(opened[0], opened[1], selectors, names or {}, standing)
     others = [table_of(run, selectors) for run in opened[2:]]
+    check_noise(aligned, others)
     traces = traces_of(opened[0], opened[1], aligned, asked=ops)
     answer = compare_tables(aligned, others, traces=traces, progress=progress, over=over or map)
     if replay:

@@ -58,7 +58,7 @@ def edges_line(edges: Edges) -> dict[str, Any]:
             "inputs": edges.inputs,
             "missing": edges.missing,
             "grad": edges.grad,
-            **({"arguments": edges.arguments} if edges.arguments else {}),
+            **({} if edges.arguments == () else {"arguments": edges.arguments}),
         },
         "attempt": edges.attempt,
     }

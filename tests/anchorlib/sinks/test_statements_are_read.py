@@ -68,7 +68,15 @@ def test_lineage_that_is_admitted_is_read(name, odd, inside):
 
 
 @pytest.mark.parametrize(
-    "odd", [{"shape": (2, SYMBOL)}, {"step": True}, {"ops": ("a\ud800",)}, {"inputs": ((9,),)}]
+    "odd",
+    [
+        {"shape": (2, SYMBOL)},
+        {"step": True},
+        {"ops": ("a\ud800",)},
+        {"inputs": ((9,),)},
+        {"arguments": 0},
+        {"arguments": None},
+    ],
 )
 def test_malformed_lineage_is_refused_by_queue_and_writer(odd, tmp_path):
     bad = replace(SOUND, **odd)

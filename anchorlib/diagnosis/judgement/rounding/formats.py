@@ -15,9 +15,10 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import Frontier
-from anchorlib.diagnosis.pairing import Table
+from anchorlib.diagnosis.pairing import Table, with_operations
 from anchorlib.diagnosis.sizes import AUTOCAST, CAST, CONVOLUTION, MATMUL
 from anchorlib.errors import StoreError
+from anchorlib.record import Edges
 
 __all__ = [
     "DEVICES",
@@ -113,7 +114,8 @@ def of_parents(frontier: Frontier, row: int) -> float:
     """Return the coarsest eps of a row's parents if a result between them and the row was cast.
 
     Such a cast shows that this result had the dtype of the parents. A cast right after a parent
-    does not count: it widens the parent, which rounds nothing, as in layer norm under autocast.
+    does not count: it widens the parent, which rounds nothing, as in layer norm under autocast. Nor
+    do several such casts, as of logits of which two terms of a loss are made.
     Without a cast, a parameter's gradient may be the sum of the gradients of several uses, each of
     which was rounded, though their sum does not show it: then the finest eps of these is returned.
     0 where neither is the case.
@@ -124,7 +126,7 @@ def of_parents(frontier: Frontier, row: int) -> float:
     beside = -1 if a.tensors[a.tensor[row]].kind == "value" else 0
     links = [_computing(link.ops) for link in frontier.ancestry(row).parents if not link.saved]
     between = [op for ops in links for op in (ops[:-1] if beside else ops[1:])]
-    if not any(op.startswith(CAST) for op in between):
+    if not any(op.startswith(CAST) for op in between) or _widens_parents(a, row):
         return _of_uses(frontier, row)
     names = {a.dtypes[a.dtype[parent]] for parent in frontier.parents(row)}
     return max((dtypes.dtype(name).eps or 0.0 for name in names), default=0.0)
@@ -168,7 +170,38 @@ def of_casts(frontier: Frontier, row: int, ops_b: Sequence[str]) -> float:
     casts = [place for place, op in enumerate(computing) if op.startswith(CAST)]
     if not casts or all(op.startswith(CAST) for op in computing[casts[0] :]):
         return 0.0
+    pair = int(np.searchsorted(frontier.alignment.a_row, row))
+    if _widens_parents(frontier.alignment.b, int(frontier.alignment.b_row[pair])):
+        return 0.0
     return type_eps(frontier.alignment.a, parents[0])
+
+
+def _widens_parents(table: Table, row: int) -> bool:
+    """Return whether all casts that made a value are of its parents, before anything is computed.
+
+    False where the run states no casts for the value, and for other kinds than values.
+    """
+    own = table.tensors[table.tensor[row]]
+    edges = with_operations(table, own.rank, own.name) if own.kind == "value" else None
+    if edges is None or len(edges.inputs) != len(edges.ops):
+        return False
+    casts = [place for place, op in enumerate(edges.ops) if op.startswith(CAST)]
+    return bool(casts) and not any(_computes_before(edges, place) for place in casts)
+
+
+def _computes_before(edges: Edges, place: int) -> bool:
+    """Return whether an operation that computes, not a cast or a view, leads to that at `place`."""
+    waiting, seen = [place], {place}
+    while waiting:
+        for source in edges.inputs[waiting.pop()]:
+            if not 0 < source < len(edges.ops) or source in seen:
+                continue
+            op = edges.ops[source]
+            if not (op.startswith(CAST) or VIEW.search(op) or MOVE.match(op)):
+                return True
+            seen.add(source)
+            waiting.append(source)
+    return False
 
 
 def _computing(ops: Sequence[str]) -> list[str]:
