@@ -210,6 +210,19 @@ def test_the_report_says_what_differs_where_it_starts_and_how_it_grows(compare):
     )
 
 
+@pytest.mark.parametrize("parted", range(20))
+def test_the_step_at_which_runs_part_has_a_row_however_many_steps_there_are(compare, parted):
+    growth = [
+        Growth(step, "grad", 5 * (step >= parted), 8, 1.0 if step >= parted else None, None)
+        for step in range(20)
+    ]
+    shown = compare(replace(SUSPECT, growth=growth)).out.partition("GROWTH")[2].partition("LOSS")[0]
+    steps = [int(line.split()[0]) for line in shown.splitlines()[2:] if line.strip()]
+    assert {0, parted, 19} <= set(steps)
+    assert steps == sorted(steps)
+    assert len(steps) <= 6
+
+
 def test_identical_runs_are_told_in_three_lines(compare):
     done = compare(IDENTICAL)
     assert (done.code, done.err) == (0, "")
