@@ -160,3 +160,8 @@ def test_the_pages_thresholds_are_the_codes(row, value):
     assert verdict.FIRST_STEPS == 2
     assert envelope.SATURATED == 0.1
     assert (jumps.SHARE, turns.UNSTEADY) == (1 / 100, 1 / 10)
+
+
+def test_the_page_says_how_far_several_roundings_in_a_row_go():
+    words = f"A record that is up to {learning.LIMIT:g} eps of float32 apart is rounding if"
+    assert words in PAGE

@@ -116,7 +116,6 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     standing = NO_REPRESENTATIVES if known is None or noise or ops is not False else known.standing
     aligned = aligned_runs(opened[0], opened[1], selectors, names or {}, standing)
     others = [table_of(run, selectors) for run in opened[2:]]
-    check_noise(aligned, others)
     traces = traces_of(opened[0], opened[1], aligned, asked=ops)
     answer = compare_tables(aligned, others, traces=traces, progress=progress, over=over or map)
     if replay:
@@ -153,7 +152,7 @@ def compare_tables(
     alike, parts = benign(alignment, every), partials(alignment)
     judged, recut = _set_aside(alignment, every, alike, parts)
     measures = every.without(np.flatnonzero(judged.equal & ~alignment.equal))
-    around = envelope(judged, measures, noise, **asked) if noise else None
+    around = _noise_around(judged, measures, noise, asked)
     front = frontier(judged, np.union1d(parts.rows, recut.rows))
     scored, turned = turns(front, measures, around)
     judge = Judge(front, measures, around, recut.step)
@@ -222,6 +221,20 @@ def compare_tables(
         scores=None if scored is None else _spread(scored, measures, every),
         roles=_roles(front, origins),
     )
+
+
+def _noise_around(
+    judged: Alignment, measures: Measures, noise: Sequence[Table], asked: Mapping[str, Any]
+) -> Envelope | None:
+    """Return how far the noise runs are from A; None without noise runs.
+
+    asked: the options of `envelope`. Raises OptionError for a run that is no noise run of A.
+    """
+    if not noise:
+        return None
+    around = envelope(judged, measures, noise, **asked)
+    check_noise(judged, noise, around.pairs)
+    return around
 
 
 def _set_aside(

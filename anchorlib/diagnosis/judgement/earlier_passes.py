@@ -2,7 +2,7 @@
 
     x = buffer[chosen]                                    samples of the step before among them
     for _ in range(20): x += step * gradient(model(x))
-    buffer[chosen] = x                              which one run leaves out
+    buffer[chosen] = x                                    which one run leaves out
 
 A sampler that goes on from earlier samples gives its model rows that the model was given before. If
 A's rows are what an earlier step made in the end, and B's what it began with, at the same places,
@@ -111,16 +111,17 @@ def _related(a: Table, taken: list[tuple[int, int, int]]) -> bool:
     What the rows have in common, as the background of images, is taken off first.
     taken: for each row, two records of A and the place in them.
     """
-    sides = [[_row_of(a, both[side], both[2]) for both in taken] for side in (0, 1)]
-    if any(one is None for side in sides for one in side):
+    held = {record: _rows_of(a, record) for both in taken for record in both[:2]}
+    known = {record: rows for record, rows in held.items() if rows is not None}
+    if len(known) < len(held):
         return False
-    left, right = (np.array(side) for side in sides)
+    left, right = (np.array([known[both[side]][both[2]] for both in taken]) for side in (0, 1))
     left, right = left - left.mean(axis=0), right - right.mean(axis=0)
     size = float(np.linalg.norm(left) * np.linalg.norm(right))
     return size > 0 and float((left * right).sum()) >= ALIKE * size
 
 
-def _row_of(a: Table, record: int, place: int) -> Array | None:
-    """Return a row of a record, flat; None where the record's values are not known."""
+def _rows_of(a: Table, record: int) -> Array | None:
+    """Return a record's rows, each flat; None where its values are not known."""
     held = values(a, record)
-    return None if held is None else held.reshape(a.shapes[a.shape[record]][0], -1)[place]
+    return None if held is None else held.reshape(a.shapes[a.shape[record]][0], -1)

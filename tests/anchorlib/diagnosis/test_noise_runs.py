@@ -25,14 +25,14 @@ def train(store, run: str, model: nn.Module, rate: float = 0.1) -> None:
     [
         ("a", "a is A itself, and no noise run of A"),
         ("b", "b is B itself, and no noise run of A"),
-        ("other", "other is no noise run of a: it lacks"),
+        ("other", "other is no noise run of a, which has"),
     ],
 )
 def test_it_is_refused_with_what_makes_noise_runs(tmp_path, noise, words):
     for run, rate in (("a", 0.1), ("b", 0.2)):
         torch.manual_seed(0)
         train(tmp_path, run, nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)), rate)
-    train(tmp_path, "other", nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(8, 3))))
+    train(tmp_path, "other", nn.Sequential(nn.Sequential(nn.Linear(8, 3, bias=False), nn.GELU())))
     with pytest.raises(OptionError, match=words) as error:
         anchorlib.compare("a", "b", store=tmp_path, noise=[noise])
     assert "`anchor noise a`" in str(error.value)

@@ -1,7 +1,9 @@
 """Towards what the runs move a tensor, and how far: a model's average, or a gradient.
 
-average.lerp_(weight, 0.1)          average.lerp_(weight, 0.9)
-x = x + 10 * slope + noise          x = x - 10 * slope + noise
+    average.lerp_(weight, 0.1)          average.lerp_(weight, 0.9)
+    x = x + 10 * slope + noise          x = x - 10 * slope + noise
+
+The share and the step are told, in A and in B.
 """
 
 from __future__ import annotations
